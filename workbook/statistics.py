@@ -107,6 +107,13 @@ def t_interval(values, level: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
+def detectable_effect(sd: float, n: int, level: float = 0.05, power: float = 0.8) -> float:
+    """Minimum detectable effect: delta sd / sqrt(n), with P(T' > t_(n-1)) = power for T' noncentral t of delta."""
+    from scipy.special import nctdtrinc, stdtrit
+
+    return float(nctdtrinc(n - 1, 1 - power, stdtrit(n - 1, 1 - level / 2)) * sd / n**0.5)
+
+
 def unit_curve(
     table: pd.DataFrame, x: str, y: str, unit: str = "seed", by: str | Sequence[str] | None = None, level: float = 0.95
 ) -> pd.DataFrame:

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from workbook.statistics import Interval
+from workbook.statistics import Interval, detectable_effect
 from workbook.studies.registration import MIN_UNITS, Outcome
 
-LEVEL, POWER = 0.05, 0.8
+LEVEL = 0.05
 MAX_EXACT = 12  # units up to which all 2^n sign flips are tried
 DRAWN_FLIPS = 20_000  # beyond
 MIN_LEFT = 3  # units that removals leave, at least
@@ -157,13 +157,6 @@ def sign_flip_p(x: np.ndarray, seed: int = 0) -> float:
         signs[0] = 1  # what was observed is one of them
     sums = np.abs(signs @ x)
     return float(np.mean(sums >= abs(x.sum()) * (1 - 1e-12)))
-
-
-def detectable_effect(sd: float, n: int, level: float = LEVEL, power: float = POWER) -> float:
-    """Minimum detectable effect: delta sd / sqrt(n), with P(T' > t_(n-1)) = power for T' noncentral t of delta."""
-    from scipy.special import nctdtrinc, stdtrit
-
-    return float(nctdtrinc(n - 1, 1 - power, stdtrit(n - 1, 1 - level / 2)) * sd / n**0.5)
 
 
 def decided_by(x: np.ndarray, rule: Rule) -> float:

@@ -94,7 +94,8 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
     outcome = measurement.outcome(claim.id, tables.folder)
     registration = measurement.registration(tables.folder)
     role = outcome.role if outcome else DESCRIBED
-    if (roles is not None and role not in roles) or (outcome and tables.scale not in registration.units):
+    asked = not outcome or tables.scale in (outcome.scales or registration.units) and tables.scale in registration.units
+    if (roles is not None and role not in roles) or not asked:
         return []
     count = registration.units[tables.scale] if outcome else None
     stated = outcome or Outcome(claim.id, DESCRIBED, measurement.key, source="ours")
@@ -124,11 +125,11 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
         return [row | interval | facts | {"reason": "one policy" + (f"; {measured.doubt}" if measured.doubt else "")}]
     seen = looked_after(measurement.study, tables.folder) if count is not None else None
     if count is not None:
-        row["added"] = tuple(units.loc[units["unit"] >= count, "unit"].tolist())
+        row["added"] = tuple(units.loc[units["unit"] >= count, "unit"].unique().tolist())
     if seen is not None:
         row["looked"] = tuple(unit for unit in units["unit"].unique().tolist() if seen <= unit < count)
     policies = units.drop_duplicates("unit").set_index("unit")["policy"]
-    return [row | _judged(measured, stated, len(units) - len(row["added"]), policies)]
+    return [row | _judged(measured, stated, units["unit"].nunique() - len(row["added"]), policies)]
 
 
 def _missing(reason: str) -> dict:

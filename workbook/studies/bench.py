@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import TypeVar
 
 import pandas as pd
@@ -23,10 +24,11 @@ from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.loop import Readings
-from workbook.studies.registration import SCALES, WORLD_SCALES, check_scale
+from workbook.studies.registration import ALL_WORLDS, SCALES, WORLD_SCALES, check_scale
 from workbook.tasks import get_task
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.theory.choices import check_choice
+from workbook.training.files import write_parquet
 
 T = TypeVar("T")
 UNITS = committed_seeds("unit")  # SFT seeds of the family's policies
@@ -46,6 +48,7 @@ class Bench:
     task no prompt is in both, whichever seeds are compared. role: "unit", or at the scale of a world "tuning": one of
     its other policies, on prompts that no unit has. dials: of `Member`, at the scale "family" alone.
     loaded: {name: SHA-256 of the weights} of every policy of the unit that was loaded, here or on a dialled bench.
+    results: folder of results that the unit is measured for; parts: where it keeps what is done of it (`kept`), if any.
 
     Raises ValueError for a scale that is not in SCALES, a world without policies, and roles and dials elsewhere.
 
@@ -58,10 +61,14 @@ class Bench:
 
     def __init__(self, scale: str, seed: int = 0, role: str = "unit", **dials):
         check_scale(scale)
+        if scale == ALL_WORLDS:
+            raise ValueError(f"scale {scale!r} puts worlds side by side: take one of {', '.join(WORLD_SCALES)}.")
         check_choice("role", role, ("unit", "tuning") if scale in WORLD_SCALES else ("unit",))
         self.scale, self.seed, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
         self.loaded: dict[str, str | None] = {}
         self._readings: dict[int, Readings] = {}
+        self.results: str | Path | None = None
+        self.parts: Path | None = None
         if scale == "family":
             member = Member(UNITS[seed % len(UNITS)], **dials)
             length = member.task.longest
@@ -114,6 +121,15 @@ class Bench:
             held_out = self.task.dataset(prompts, self.held_out_seed)["prompt"]
             self._readings[prompts] = Readings(self.policy, self.task, held_out)
         return self._readings[prompts]
+
+    def kept(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """A part of a unit's table, written as soon as it is made, and read where an interrupted unit has made it."""
+        if self.parts is None:
+            return make()
+        path = self.parts / f"{name}.parquet"
+        if not path.exists():
+            write_parquet(path, make())
+        return pd.read_parquet(path)
 
     def sample(self, prompts: int, seed: int) -> Rollouts:
         """Fresh rollouts of the policy as it is now, in this scale's group size and length, with each token's class."""

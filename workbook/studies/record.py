@@ -12,8 +12,10 @@ claim's id. A study of which some keys are measured at one scale alone names it:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,7 +26,15 @@ import pandas as pd
 
 from workbook.places import clone, data_path
 from workbook.statistics import Estimate
-from workbook.studies.registration import SCALES, Outcome, Registration, check_scale, read_registration
+from workbook.studies.registration import (
+    ALL_WORLDS,
+    SCALES,
+    WORLD_SCALES,
+    Outcome,
+    Registration,
+    check_scale,
+    read_registration,
+)
 from workbook.training.messages import explain_error, show_value
 
 RESULTS = data_path("results")
@@ -52,7 +62,11 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "recovered_members": "topics.recovered.study:recovered_members_study",
     "training_curves": "topics.drift.study:training_curves_study",
     "value_gap": "topics.credit.study:value_gap_study",
+    "worlds": "topics.worlds.study:worlds_study",
+    "worlds_rates": "topics.worlds.study:rates_study",
+    "worlds_start": "topics.worlds.study:start_study",
 }
+TUNING = ("worlds_rates",)  # studies of a world's tuning policies
 KEPT = ("coupling", "flips")  # studies whose tables can be read still, and whose measuring code has left
 
 
@@ -80,8 +94,10 @@ def measure(
 ) -> list[Path]:
     """Make the study's tables for every seed that has none yet; returns the folders of all of them.
 
-    A seed's folder appears whole or not at all, so a study that was broken off goes on where it was.
-    seeds: by default as many as were registered for the scale, else the scale's.  folder: instead of data/results.
+    A seed's folder appears whole or not at all, so a study that was broken off goes on where it was; of a seed, too,
+    where its study keeps parts (`Bench.kept`), at the same commit, unmodified, and registration.
+    seeds: by default as many as were registered for the scale, else the scale's; at the scale "worlds" a seed is a
+    world, of which all units are measured.  folder: instead of data/results.
 
     Raises ValueError for an unknown study or scale, and for no folder where the package holds data/results itself.
     """
@@ -94,23 +110,38 @@ def measure(
     registration = read_registration(study, folder)  # one that is not as it must be is refused before the work
     registered = registration.units.get(scale) if registration else None
     seeds = range(registered or SCALES[scale].seeds) if seeds is None else seeds
+    if scale == ALL_WORLDS:
+        return [place for k in seeds for place in measure(study, [*WORLD_SCALES][k], folder=folder)]
     folders = [_folder(study, scale, folder) / f"seed={seed}" for seed in seeds]
     if folder is None and not all(place.exists() for place in folders):
         clone(UNNAMED)
     for seed, place in zip(seeds, folders, strict=True):
         if place.exists():
             continue
-        bench, began = Bench(scale, seed), time.perf_counter()
+        role = "tuning" if study in TUNING and scale in WORLD_SCALES else "unit"
+        bench, began = Bench(scale, seed, role), time.perf_counter()
+        stated = registration and registration.hash
+        bench.results, bench.parts = folder, _parts(place, made_with(bench.policy)["git"], stated)
         tables = run(bench)
         command = f"python -m workbook measure {shlex.quote(study)} --scale {scale} --seeds {seed}"
         with atomic_folder(place) as new:
             for name, table in tables.items():
                 write_parquet(new / f"{name}.parquet", table)
             facts = {"command": command, "seed": seed, "seconds": round(time.perf_counter() - began, 1)}
-            facts |= {"registration": registration and registration.hash}
+            facts |= {"registration": stated}
             facts |= {"scale": asdict(bench.scale), **made_with(bench.policy), "policies": bench.loaded}
             write_json(new / "manifest.json", facts)
+        if bench.parts is not None:
+            shutil.rmtree(bench.parts, ignore_errors=True)
     return folders
+
+
+def _parts(place: Path, git: dict | None, registered: str | None) -> Path | None:
+    """Where parts of a unit are kept until it is whole: those of another commit or registration are none of it."""
+    if git is None or git["modified"]:
+        return None
+    digest = hashlib.sha256(repr((git["commit"], registered)).encode()).hexdigest()[:8]
+    return place.parent / ".parts" / f"{place.name}-{digest}"
 
 
 def load_measured(study: str, scale: str, table: str, folder: str | Path | None = None) -> pd.DataFrame:
@@ -134,8 +165,11 @@ def provenance(study: str, scale: str, folder: str | Path | None = None) -> pd.D
     """What the manifests of a study's units say, a row each: unit, created, commit, modified, registration, policy.
 
     modified: whether the tree differed from the commit (None: not known).  registration: the hash of the one that stood
-    when the unit was measured, if any.
+    when the unit was measured, if any. At the scale "worlds" a unit is a world, with a row for each of its own units.
     """
+    if scale == ALL_WORLDS:
+        worlds = [provenance(study, name, folder).assign(unit=k) for k, name in enumerate(WORLD_SCALES)]
+        return pd.concat([rows for rows in worlds if len(rows)] or worlds[:1], ignore_index=True)
     rows = []
     for path in sorted(_folder(study, scale, folder).glob("seed=*/manifest.json")):
         one = json.loads(path.read_text(encoding="utf-8"))

@@ -61,7 +61,8 @@ SCALES = {
 # a scale per world, whose units are its policies; completions are as long as its task's
 WORLDS = yaml.safe_load(data_path("worlds", "worlds.yaml").read_text(encoding="utf-8"))
 WORLD_SCALES = {name: Scale(name, name, name, 64, 64, 8, 0, 10) for name in map("world:{}".format, WORLDS)}
-SCALES |= WORLD_SCALES
+ALL_WORLDS = "worlds"  # the scale whose units are worlds: the places of their names in worlds.yaml
+SCALES |= WORLD_SCALES | {ALL_WORLDS: Scale(ALL_WORLDS, "", "", 0, 0, 8, 0, len(WORLD_SCALES))}
 
 
 def check_scale(name: str) -> None:
@@ -106,7 +107,7 @@ class Outcome:
     seen_before: "no", or what of it was known before the threshold was fixed.  place: where on its curve ours and the
     paper's setting lie.  predicted: an interval in which its authors expect the mean.  positive_control: the key of an
     outcome that must be supported before this one may be called equivalent to anything.  changed: "", or what of its
-    rule was changed after data had been seen.
+    rule was changed after data had been seen.  scales: at which alone it is judged, by default wherever its study is.
     """
 
     claim: Text
@@ -125,6 +126,7 @@ class Outcome:
     source: Literal["paper", "machine review", "ours"] = "paper"
     seen_before: Text = "no"
     place: Text = ""
+    scales: tuple[Literal[(*SCALES,)], ...] = ()
 
     def __post_init__(self):
         for name in ("side", "threshold", "smallest_effect") if self.role != "described" else ():

@@ -1,0 +1,14 @@
+"""Worlds: when one reward per rollout is enough, at which price, and what the rules of the neighbours do there (07, 12).
+
+Terms: *arm*, a credit rule in a world; *half-way*, half of the way from the start's value to the best attainable one;
+*price*, octaves of sampled tokens until there that plain group advantages need more than known credit.
+"""
+
+from workbook.places import lazy_names
+
+_NAMES = {  # module: what it offers
+    "topics.worlds.charts": "price_chart rules_chart rules_table map_chart map_table",
+    "topics.worlds.outcomes": "Law law lead own_rates outcomes pilot points predicted",
+    "topics.worlds.study": "ARMS rates_study start_study worlds_study",
+}
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -1,0 +1,243 @@
+"""What runs in worlds come to: tokens to half-way, rates, the price of one reward, and the line through the prices.
+
+    half-way   = (start + best attainable) / 2, both exact values
+    price      = log2(sampled tokens until half-way, plain / the same, known credit)        octaves, of one policy
+    signal     = squared length of the expected update / mean squared length of one batch's update, at the start
+    the law    : mean price of a world = a + b log2(1 / signal), one line through all worlds
+
+Best attainable in a world is the highest value, a mean over its tuning policies, that any arm showed at any rate there
+within the budget: known before a unit is trained, and reached by at least one arm. The value of always answering right
+would be known, too, but where no arm gets half-way to it every ratio is 1, and one reward would seem enough in just
+those worlds where it is not. Tokens are censored at the budget, the most that any run of the unit sampled; their mean
+is the restricted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from workbook.statistics import Interval, detectable_effect, t_interval
+from workbook.studies.claim import Tables
+from workbook.studies.endpoints import batches_to_collapse, tokens_to
+from workbook.studies.record import NotMeasured
+from workbook.studies.registration import WORLD_SCALES, WORLDS
+
+EXACT, PLAIN, LOWER = "oracle", "dr_grpo", "permuted"
+LEAST = 0.05  # reward: where the best arm gains less in a world, nothing was learned there, and half-way is noise
+ENDS = ["value", "tax", "pass_at_8", "style_entropy", "logp_right"]  # read at the end of a run
+UNITS = 10  # of a world
+
+
+def world_name(scale: str) -> str:
+    """A world's name, without what its scale's begins with; any other scale's own."""
+    return scale.removeprefix("world:")
+
+
+HELD_OUT = tuple(name for name in WORLD_SCALES if WORLDS[world_name(name)].get("held_out"))
+OPEN = tuple(name for name in WORLD_SCALES if name not in HELD_OUT)  # scales that the line is drawn through
+
+
+def best_attainable(rates: pd.DataFrame) -> float:
+    """The value that half-way is reckoned to, of the table runs of `worlds_rates`.
+
+    Raises ValueError where the best arm gains less than LEAST.
+    """
+    means = rates.groupby(["arm", "lr", "batch"])["value"].mean()
+    best, start = float(means.max()), float(means.xs(0, level="batch").mean())
+    if best - start < LEAST:
+        raise ValueError(f"from {start:.3f} no arm gets further than {best:.3f}: there is no way to be half of.")
+    return best
+
+
+def outcomes(runs: pd.DataFrame, best: float, unit: str = "seed", by: Sequence[str] = ("arm",)) -> pd.DataFrame:
+    """A row per unit and run: start, level (half-way), tokens until there, whether they are `censored`, `budget`, the
+    batches until `collapse` (the value is half of the start's) and whether the run `collapsed`, and ENDS.
+
+    runs: readings of whole runs.  best: of `best_attainable`.  by: the columns that tell a unit's runs apart.
+    """
+    rows, budgets, keys = [], runs.groupby(unit)["sampled_tokens"].max(), [unit, *by]
+    for names, run in runs.sort_values("batch", kind="stable").groupby(keys, sort=False):
+        start, budget = run["value"].iloc[0], float(budgets[names[0]])
+        level = start + (best - start) / 2
+        reached, fallen = tokens_to(run, level, budget), batches_to_collapse(run)
+        row = dict(zip(keys, names, strict=True)) | {"start": start, "level": level, "budget": budget}
+        row |= {"tokens": reached.at, "censored": reached.censored}
+        row |= {"collapse": fallen.at, "collapsed": not fallen.censored}
+        rows.append(row | run[ENDS].iloc[-1].to_dict())
+    return pd.DataFrame(rows)
+
+
+# -- rates --------------------------------------------------------------------------------------------------------------
+
+
+def tried(rates: pd.DataFrame) -> pd.DataFrame:
+    """A row per arm and rate, over the tuning policies: mean tokens and value at the end, whether one `collapsed`."""
+    ends = outcomes(rates, best_attainable(rates), "policy", ("arm", "lr"))
+    read = {"tokens": "mean", "value": "mean", "collapsed": "max"}
+    return ends.groupby(["arm", "lr"], sort=False).agg(read).reset_index()
+
+
+def own_rates(rates: pd.DataFrame) -> pd.DataFrame:
+    """A row per arm (the index): its own rate lr, the one with the fewest tokens to half-way; bears, the highest rate
+    at which it collapses on no tuning policy (NaN: none).
+
+    Rates of equal tokens, as where half-way is never reached, go by the value at the end, the higher one first.
+    """
+    table = tried(rates).sort_values(["tokens", "value"], ascending=[True, False], kind="stable")
+    own = table.drop_duplicates("arm").set_index("arm")
+    return own.assign(bears=table[~table["collapsed"]].groupby("arm")["lr"].max())
+
+
+def common_rate(worlds: Sequence[pd.DataFrame]) -> float:
+    """The rate of all arms in all worlds: the median of plain's own rates, the lower of two in the middle."""
+    rates = sorted(own_rates(rates).loc[PLAIN, "lr"] for rates in worlds)
+    return float(rates[(len(rates) - 1) // 2])
+
+
+# -- numbers per unit of a world ------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def world_tables(scale: str, folder) -> Tables:
+    """The tables of one world."""
+    return Tables(scale, folder)
+
+
+@lru_cache(maxsize=64)
+def unit_outcomes(tables: Tables, kind: str = "own") -> pd.DataFrame:
+    """`outcomes` of a world's units at each arm's own rate, or at the common one."""
+    runs = tables["worlds/runs"]
+    return outcomes(runs[runs["kind"] == kind], best_attainable(tables["worlds_rates/runs"]))
+
+
+def read(tables: Tables, column: str, arm: str, kind: str = "own") -> pd.Series:
+    """A column of `unit_outcomes` of one arm, one number per unit."""
+    ends = unit_outcomes(tables, kind)
+    return ends[ends["arm"] == arm].set_index("seed")[column].rename_axis("unit")
+
+
+def lead(tables: Tables, arm: str, base: str = PLAIN, kind: str = "own") -> pd.Series:
+    """Octaves of tokens to half-way that an arm needs less than another; the price: known credit's lead over plain."""
+    return np.log2(read(tables, "tokens", base, kind) / read(tables, "tokens", arm, kind))
+
+
+def signal_share(tables: Tables, rule: str = PLAIN) -> float:
+    """Signal / (signal + noise) of one batch at the start, a ratio of means over a world's units.
+
+    Raises ValueError where no signal is left above the noise.
+    """
+    means = tables["worlds_start/updates"].query("rule == @rule")[["mean2", "total2"]].mean()
+    if not means["mean2"] > 0:
+        raise ValueError(f"{tables.scale}: no signal of {rule} is left above the noise of the batches drawn.")
+    return float(means["mean2"] / means["total2"])
+
+
+# -- worlds side by side -----------------------------------------------------------------------------------------------
+
+
+def over_worlds(measure: Callable[[Tables], pd.Series], tables: Tables, scales: Sequence[str] = OPEN) -> pd.Series:
+    """The mean over its units of a measure in each world that has been measured; index: the number of the world.
+
+    Raises NotMeasured where there is none.
+    """
+    means = {}
+    for scale in scales:
+        try:
+            means[[*WORLD_SCALES].index(scale)] = float(measure(world_tables(scale, tables.folder)).mean())
+        except (NotMeasured, ValueError):  # the latter: nothing was learned there
+            continue
+    if not means:
+        raise NotMeasured("no world has been measured.")
+    return pd.Series(means).rename_axis("unit")
+
+
+class Law(NamedTuple):
+    """A line through worlds by least squares: price = intercept + slope x, and what its predictions' width is made of.
+
+    sd: of the worlds about the line.  x, spread: mean of x and sum of squares about it.  worlds: how many.
+    """
+
+    intercept: float
+    slope: float
+    sd: float
+    x: float
+    spread: float
+    worlds: int
+
+    def predict(self, x: float, level: float = 0.95) -> Interval:
+        """The mean price of another world at x: the interval in which it lies with this chance.
+
+        The line's value +- t_(n-2) sd sqrt(1 + 1/n + (x - mean x)^2 / spread).
+        """
+        from scipy.special import stdtrit
+
+        mean = self.intercept + self.slope * x
+        width = float(np.sqrt(1 + 1 / self.worlds + (x - self.x) ** 2 / self.spread))
+        half = float(stdtrit(self.worlds - 2, (1 + level) / 2)) * self.sd * width
+        return Interval(mean, mean - half, mean + half)
+
+
+def law(points: pd.DataFrame) -> Law:
+    """The line through worlds, of columns x and price; ValueError for fewer than three worlds or one x alone."""
+    x, price = points["x"].to_numpy(float), points["price"].to_numpy(float)
+    if len(x) < 3 or np.ptp(x) == 0:
+        raise ValueError(f"a line needs three worlds or more at different places; got {len(x)}.")
+    spread = float(((x - x.mean()) ** 2).sum())
+    slope = float((x - x.mean()) @ price) / spread
+    intercept = float(price.mean() - slope * x.mean())
+    sd = float(np.sqrt(((price - intercept - slope * x) ** 2).sum() / (len(x) - 2)))
+    return Law(intercept, slope, sd, float(x.mean()), spread, len(x))
+
+
+def places(tables: Tables, scales: Sequence[str] = OPEN) -> pd.Series:
+    """x of each world, log2(1 / signal share) of plain's update; no run is looked at."""
+    return over_worlds(lambda one: pd.Series([-np.log2(signal_share(one))]), tables, scales).rename("x")
+
+
+def points(tables: Tables, scales: Sequence[str] = OPEN) -> pd.DataFrame:
+    """A row per world (index: its number): world, x, price with its t interval over units low to high, and units."""
+    rows = {}
+    for number, x in places(tables, scales).items():
+        scale = [*WORLD_SCALES][number]
+        try:
+            price = lead(world_tables(scale, tables.folder), EXACT).dropna()
+        except (NotMeasured, ValueError):
+            continue
+        mean, low, high = t_interval(price)
+        rows[number] = {"world": world_name(scale), "x": x, "price": mean, "low": low, "high": high, "units": len(price)}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("seed")
+
+
+def predicted(tables: Tables) -> pd.DataFrame:
+    """What the line through the other worlds says of those held out, before a unit of theirs is trained.
+
+    A row per world held out: world, x, mean, low and high of its mean price.
+    """
+    line, rows = law(points(tables)), []
+    for number, x in places(tables, HELD_OUT).items():
+        rows.append({"world": world_name([*WORLD_SCALES][number]), "x": x, **line.predict(x)._asdict()})
+    return pd.DataFrame(rows)
+
+
+def pilot(tables: Tables) -> pd.DataFrame:
+    """A row per world whose rates are tuned: what ten units would detect of known credit minus plain, at their own
+    rates, by the sd of the tuning policies; in octaves of tokens and in value at the end, each with its mean there."""
+    rows = []
+    for scale in WORLD_SCALES:
+        try:
+            rates = world_tables(scale, tables.folder)["worlds_rates/runs"]
+            own, ends = own_rates(rates)["lr"], outcomes(rates, best_attainable(rates), "policy", ("arm", "lr"))
+        except (NotMeasured, ValueError):
+            continue
+        ends = ends[ends["lr"] == ends["arm"].map(own)].pivot(index="policy", columns="arm")
+        octaves = np.log2(ends["tokens"][PLAIN] / ends["tokens"][EXACT])
+        gaps = {"octaves": octaves, "value": ends["value"][EXACT] - ends["value"][PLAIN]}
+        numbers = {name: gap.mean() for name, gap in gaps.items()}
+        numbers |= {f"detectable_{name}": detectable_effect(gap.std(ddof=1), UNITS) for name, gap in gaps.items()}
+        rows.append({"world": world_name(scale)} | numbers)
+    return pd.DataFrame(rows)

@@ -1,0 +1,153 @@
+"""Studies of worlds: `worlds_start` (one batch, untrained), `worlds_rates` (each arm's rate), `worlds` (the comparison).
+
+Arms are credit rules by their names: known credit, rules with rewards, rules that never see one, permuted rewards. A
+run is 32 generation batches of 8 prompts x 8 rollouts, one AdamW step each, on-policy; readings every fourth batch.
+
+Rates are tuned on a world's three other policies. The ladder's middle is the lowest of CLIMB at which permuted falls
+below half of its start on most of them: noise alone destroys them there, so that the rates on both sides of what a
+rule can bear are tried. What rate is an arm's own, and which one all share: `outcomes.own_rates`, `common_rate`.
+
+Tables, a row per reading of a run: world, arm, lr, what `train_in_memory` reads; of `worlds_rates` policy (of the
+tuning ones) in ladder (`runs`) and climb (`edge`), of `worlds` kind ("own" or "common" rate). `worlds_start`: a row per
+rule with mean2 and total2, the squared length of the expected update and the mean one of a batch's.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+
+from workbook.policies.models import evaluating
+from workbook.probes.recovered import flat_gradient
+from workbook.probes.step import scores
+from workbook.studies.bench import Bench
+from workbook.studies.endpoints import COLLAPSED
+from workbook.studies.loop import Loop, advantaged, sample_batch, train_in_memory
+from workbook.studies.record import load_measured
+from workbook.studies.registration import WORLD_SCALES
+from workbook.topics.worlds.outcomes import EXACT, LOWER, OPEN, PLAIN, common_rate, own_rates, world_name
+
+REWARD_FREE = ("entropy_minimization", "sequence_logp", "majority_vote")
+ARMS = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "edit_mask", *REWARD_FREE, LOWER)
+CLIMB = tuple(1.5e-4 * 2**k for k in range(6))  # up to 4.8e-3
+LADDER = (-2, -1, 0, 1, 2)  # doublings about the edge
+PROMPTS, GROUP_SIZE, TUNED = 8, 8, 3  # of a batch; policies that a world's rates are tuned on
+KEPT = ["batch", "value", "reward", "grad_norm", "moved", "tax", "style_entropy", "pass_at_8", "logp_right"]
+KEPT += ["sampled_tokens", "seconds"]
+
+
+class Sizes(NamedTuple):
+    """Generation batches of a run, from one reading to the next, held-out prompts, batches drawn at the start."""
+
+    batches: int = 32
+    every: int = 4
+    held_out: int = 48
+    redraws: int = 32
+
+
+SIZES = dict.fromkeys(WORLD_SCALES, Sizes()) | {"tiny": Sizes(4, 2, 4, 4)}
+
+
+def run_arm(bench: Bench, arm: str, lr: float) -> pd.DataFrame:
+    """A run of one arm at one rate from a unit's policy."""
+    size = SIZES[bench.scale.name]
+    given = (bench.policy, bench.task, loop_of(bench, arm, lr), bench.data_seed, bench.readings(size.held_out))
+    run = train_in_memory(*given, every=size.every)
+    return run[KEPT].assign(world=world_name(bench.scale.name), arm=arm, lr=lr)
+
+
+def loop_of(bench: Bench, arm: str, lr: float = CLIMB[0]) -> Loop:
+    """The loop of a run."""
+    sizes = {"prompts": PROMPTS, "group_size": GROUP_SIZE, "batches": SIZES[bench.scale.name].batches}
+    return Loop(**sizes, lr=lr, rule=arm, max_new_tokens=bench.scale.max_new_tokens)
+
+
+# -- what a batch's update is made of, before any training ------------------------------------------------------------
+
+
+def start_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Table updates of one unit: by rule, signal (mean2) and all (total2) of one batch's update of the policy at the
+    start, on prompts that nobody trains on; every batch draws prompts and rollouts anew.
+
+        mean2 = mean_{m != n} <g_m, g_n>        total2 = mean_m |g_m|^2
+
+    both without bias, as different batches share no noise; in the units of the mean over rollouts.
+    """
+    rules, redraws = (PLAIN, EXACT), SIZES[bench.scale.name].redraws
+    policy, task, seed = bench.policy, bench.task, bench.held_out_seed
+    data, gradients = task.dataset(PROMPTS * redraws, seed), {rule: [] for rule in rules}
+    with evaluating(policy.model):
+        for draw in range(redraws):
+            rows = data.select(range(PROMPTS * draw, PROMPTS * (draw + 1)))
+            rollouts = sample_batch(policy, task, loop_of(bench, PLAIN), rows, seed, draw)
+            with torch.enable_grad():
+                scored = scores(policy.model, rollouts)  # (B, T)
+            for rule in rules:
+                given, _ = advantaged(policy, task, loop_of(bench, rule), rows, seed, draw, given=rollouts)
+                objective = (given.advantages.view(len(given), -1) * scored).sum() / len(given)
+                gradients[rule].append(flat_gradient(policy, objective, keep_graph=True))
+    table = [{"rule": rule, **lengths(torch.stack(parts)), "redraws": redraws} for rule, parts in gradients.items()]
+    return {"updates": pd.DataFrame(table).assign(world=world_name(bench.scale.name))}
+
+
+def lengths(gradients: torch.Tensor) -> dict[str, float]:
+    """mean2 and total2 of (M, D) gradients of independent batches."""
+    gram, count = gradients.double() @ gradients.double().T, len(gradients)
+    own = float(gram.trace())
+    return {"mean2": (float(gram.sum()) - own) / (count * (count - 1)), "total2": own / count}
+
+
+# -- rates, on the tuning policies ------------------------------------------------------------------------------------
+
+
+def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Tables runs and edge of a world: every arm on its tuning policies at five rates, and permuted's way up to them."""
+    tuned = {"role": "tuning"} if bench.scale.name in WORLD_SCALES else {}
+    benches = [bench, *(Bench(bench.scale.name, k, **tuned) for k in range(1, TUNED))]
+    for other in benches[1:]:
+        other.loaded, other.parts = bench.loaded, bench.parts
+
+    def rows(arm: str, lr: float) -> pd.DataFrame:
+        made = [one.kept(f"{arm}-{lr:g}-{k}", partial(run_arm, one, arm, lr)) for k, one in enumerate(benches)]
+        return pd.concat([table.assign(policy=k) for k, table in enumerate(made)], ignore_index=True)
+
+    climb = []
+    for lr in CLIMB:
+        climb.append(rows(LOWER, lr))
+        if collapses(climb[-1]) > TUNED / 2:
+            break
+    runs = [rows(arm, climb[-1]["lr"][0] * 2.0**step) for arm in ARMS for step in LADDER]
+    return {name: pd.concat(parts, ignore_index=True) for name, parts in (("edge", climb), ("runs", runs))}
+
+
+def collapses(runs: pd.DataFrame) -> int:
+    """On how many policies the value fell to half of the start's."""
+    values = runs.groupby("policy")["value"]
+    return int((values.min() <= COLLAPSED * values.first()).sum())
+
+
+# -- the comparison -----------------------------------------------------------------------------------------------------
+
+
+def worlds_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Table runs of one unit: every arm at its own rate and at the common one; a run that is both stands twice.
+
+    Raises NotMeasured until the rates of all worlds but those held out have been tuned.
+    """
+    own = own_rates(tuning(bench.scale.name, bench.results))["lr"]
+    tuned = OPEN if bench.scale.name in WORLD_SCALES else [bench.scale.name]
+    common, runs = common_rate([tuning(name, bench.results) for name in tuned]), []
+    for kind, rates in (("own", own.to_dict()), ("common", dict.fromkeys(ARMS, common))):
+        for arm in ARMS:
+            run = bench.kept(f"{arm}-{rates[arm]:g}", partial(run_arm, bench, arm, rates[arm]))
+            runs.append(run.assign(kind=kind))
+    return {"runs": pd.concat(runs, ignore_index=True)}
+
+
+def tuning(scale: str, folder=None) -> pd.DataFrame:
+    """The runs that a world's rates are tuned by."""
+    return load_measured("worlds_rates", scale, "runs", folder)
+
