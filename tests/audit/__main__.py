@@ -51,7 +51,7 @@ def recomputed() -> dict[tuple, dict]:
         for part in scales if isinstance(scales, list) else [scales]:
             units = Units(study, part["scale"], part["count"])
             for key, outcome in text["outcomes"].items():
-                if outcome["role"] != "described":
+                if outcome["role"] != "described" and part["scale"] in outcome.get("scales", [part["scale"]]):
                     try:
                         values = DEFINITIONS[study][key](units)
                     except Missing:  # registered, and not measured yet

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from audit.reckoning import Missing, at, each, logs, one
+from audit.reckoning import WORLDS, Missing, Units, at, each, logs, one
 
 
 # --- arena: exact held-out value at equal sampled tokens, and what a rule's advantages know
@@ -493,10 +493,112 @@ CANCELLED = {
 for row, kind in (("C4", "style"), ("C4 right", RIGHT), ("C4 wrong", WRONG)):
     CANCELLED[row] = apart(taken(kind), taken(kind, rewards="permuted"))
 
+# --- worlds: tokens to half-way at each arm's own rate, the price of one reward, and the line through worlds
+def first(run, level, budget):
+    """Tokens at which a run is first at a level, straight between readings; the budget where it never is."""
+    value, tokens = run["value"].to_numpy(float), run["sampled_tokens"].to_numpy(float)
+    for k in range(len(value)):
+        if value[k] >= level:
+            share = (level - value[k - 1]) / (value[k] - value[k - 1]) if k else 0.0
+            return tokens[k] - (1 - share) * (tokens[k] - tokens[k - 1]) if k else tokens[0]
+    return budget
+
+def half_way(units):
+    """A row per unit and arm: tokens, start, and the last reading's columns."""
+    rates = Units("worlds_rates", units.scale, 1, units.results).table("runs")
+    policies = [rows.set_index(["arm", "lr", "batch"])["value"] for _, rows in rates.groupby("policy")]
+    mean = sum(policies) / len(policies)
+    best, start = mean.max(), np.mean([values.xs(0, level="batch").iloc[0] for values in policies])
+    if best - start < 0.05:
+        raise Missing
+    runs, rows = at(units.table("runs"), kind="own"), []
+    for (unit, arm), run in runs.groupby(["seed", "arm"]):
+        run, budget = run.sort_values("batch"), runs.loc[runs["seed"] == unit, "sampled_tokens"].max()
+        value = run["value"].iloc[0]
+        row = {"seed": unit, "arm": arm, "start": value, "tokens": first(run, 0.5 * value + 0.5 * best, budget)}
+        rows.append(row | run.iloc[-1][["value", "tax", "pass_at_8"]].to_dict())
+    return pd.DataFrame(rows).pivot(index="seed", columns="arm")
+
+def octaves(arm):
+    return lambda units: half_way(units)["tokens"].pipe(lambda t: np.log(t["dr_grpo"] / t[arm]) / np.log(2))
+
+def beyond_plain(arm, column="value"):
+    return lambda units: half_way(units)[column].pipe(lambda t: t[arm] - t["dr_grpo"])
+
+def gains(arm):
+    def number(units):
+        ends = half_way(units)
+        both = (ends["value"] - ends["start"])[[arm, "dr_grpo"]]
+        return pseudo(lambda mean: mean[arm] / mean["dr_grpo"], both)
+    return number
+
+def unless_void(arm):
+    def number(units):
+        if gains("entropy_minimization")(units).mean() >= 0.2:
+            raise Missing
+        return octaves(arm)(units)
+    return number
+
+def taxes_over(arm):
+    return lambda units: logs(half_way(units)["tax"].pipe(lambda t: np.log(t[arm]) - np.log(t["dr_grpo"])))
+
+def against_third(number):
+    return lambda units: number(units) - number(Units("worlds", "world:third", 10, units.results))
+
+def doublings(units):
+    """log2 of (signal + noise) / signal of plain's update at the start."""
+    rows = at(Units("worlds_start", units.scale, 10, units.results).table("updates"), rule="dr_grpo")
+    return np.log2(rows["total2"].sum() / rows["mean2"].sum())
+
+def by_world(number):
+    return lambda units: pd.Series({k: float(np.mean(number(one))) for k, one in trainable(units).items()}, dtype=float)
+
+def trainable(units):
+    """Worlds that are not held out, in which something was learned."""
+    kept = {}
+    for k, one_world in units.worlds.items():
+        try:
+            half_way(one_world)
+        except Missing:
+            continue
+        if not list(WORLDS.values())[k].get("held_out"):
+            kept[k] = one_world
+    return kept
+
+def line(table):
+    return np.polyfit(table["x"], table["price"], 1)
+
+def law(units):
+    worlds = trainable(units)
+    known = [(float(doublings(one)), octaves("oracle")(one).mean()) for one in worlds.values()]
+    table = pd.DataFrame(known, list(worlds), ["x", "price"])
+    whole, n = line(table)[0], len(table)
+    return pd.Series({k: n * whole - (n - 1) * line(table.drop(k))[0] for k in table.index})
+
+def off_line(units):
+    others = trainable(Units("worlds", "worlds", len(WORLDS), units.results))
+    if len(others) < 3:
+        raise Missing
+    known = [(float(doublings(one)), octaves("oracle")(one).mean()) for one in others.values()]
+    return octaves("oracle")(units) - np.polyval(line(pd.DataFrame(known, columns=["x", "price"])), doublings(units))
+
+PRICE, GAP = octaves("oracle"), beyond_plain("oracle")
+WORLD_ROWS = {
+    "Q1": law, "Q1 price": by_world(PRICE), "Q1 value": by_world(GAP), "Q1 world": PRICE, "Q1 separates": GAP,
+    "Q1 held out": off_line, "Q1 forced": against_third(PRICE), "Q1 entropy": gains("entropy_minimization"),
+    "Q1 forced value": against_third(lambda units: half_way(units)["value"]["dr_grpo"]),
+    "Q1 log p": gains("sequence_logp"), "Q1 majority": gains("majority_vote"),
+    "Q2": unless_void("positive_only"), "Q2 filtering": unless_void("negative_token_filtering"),
+}
+for name, arm in (("", "positive_only"), (", filtering", "negative_token_filtering")):
+    WORLD_ROWS |= {f"Q2 right modes{name}": octaves(arm), f"Q2 tax{name}": taxes_over(arm)}
+    WORLD_ROWS[f"Q2 pass@8{name}"] = beyond_plain(arm, "pass_at_8")
+
 DEFINITIONS = {
     "arena": ARENA, "batch_composition": BATCHES, "cancelled": CANCELLED, "confidence": CONFIDENCE, "dose": DOSE,
     "dose_alphabets": ALPHABETS,
     "batch_one_prompt": {f"{claim} one prompt": ordered(order, level=1) for claim, order in ORDERS.items()},
     "dose_dials": DIALS, "mass": MASS, "recovered": RECOVERED, "recovered_dials": RECOVERED_DIALS,
     "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
+    "worlds": WORLD_ROWS,
 }

@@ -23,10 +23,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 from scipy import stats
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "data" / "results"
+WORLDS = yaml.safe_load((ROOT / "data" / "worlds" / "worlds.yaml").read_text(encoding="utf-8"))
 MIN_UNITS, LEVEL = 6, 0.05
 
 
@@ -35,17 +37,25 @@ class Missing(Exception):
 
 
 class Units:
-    """Tables of one study at one scale, of its registered units alone, and the policy of each."""
+    """Tables of one study at one scale, of its registered units alone, and the policy of each.
 
-    def __init__(self, study: str, scale: str, count: int):
-        folder = RESULTS / study / scale
+    At the scale "worlds" a unit is a world, by its number; worlds: the units of each that has any.
+    """
+
+    def __init__(self, study: str, scale: str, count: int, results: Path | None = None):
+        results = results or RESULTS
+        self.scale, self.results, folder = scale, results, results / study / scale.replace(":", "=")
         manifests = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("seed=*/manifest.json")]
         self.policies = {one["seed"]: one["scale"]["policy"] for one in manifests if one["seed"] < count}
+        if scale == "worlds":
+            every = [Units(study, f"world:{name}", 10, results) for name in list(WORLDS)[:count]]
+            self.worlds = {number: units for number, units in enumerate(every) if units.policies}
+            self.policies = {number: units.scale for number, units in self.worlds.items()}
 
         @cache
         def table(name: str) -> pd.DataFrame:
             paths = {unit: folder / f"seed={unit}" / f"{name}.parquet" for unit in sorted(self.policies)}
-            if not all(path.exists() for path in paths.values()):
+            if not paths or not all(path.exists() for path in paths.values()):
                 raise Missing(f"{study} has no table {name}")
             return pd.concat(
                 [pd.read_parquet(path).assign(seed=unit) for unit, path in paths.items()], ignore_index=True

@@ -94,8 +94,7 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
     outcome = measurement.outcome(claim.id, tables.folder)
     registration = measurement.registration(tables.folder)
     role = outcome.role if outcome else DESCRIBED
-    asked = not outcome or tables.scale in (outcome.scales or registration.units) and tables.scale in registration.units
-    if (roles is not None and role not in roles) or not asked:
+    if (roles is not None and role not in roles) or (outcome and not registration.judges(outcome, tables.scale)):
         return []
     count = registration.units[tables.scale] if outcome else None
     stated = outcome or Outcome(claim.id, DESCRIBED, measurement.key, source="ours")

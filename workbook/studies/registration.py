@@ -174,6 +174,10 @@ class Registration:
     notes: Any = None
     hash: str = ""
 
+    def judges(self, outcome: Outcome, scale: str) -> bool:
+        """Whether an outcome is judged at a scale."""
+        return scale in self.units and scale in (outcome.scales or self.units)
+
 
 def registration_path(study: str, folder: str | Path | None = None) -> Path:
     """Where a study's registration lies: in `folder`, else in data/results."""

@@ -1,4 +1,4 @@
-"""Worlds: when one reward per rollout is enough, at which price, and what the rules of the neighbours do there (07, 12).
+"""Worlds: when one reward per rollout is enough, at which price, and what other rules do there (07, 12).
 
 Terms: *arm*, a credit rule in a world; *half-way*, half of the way from the start's value to the best attainable one;
 *price*, octaves of sampled tokens until there that plain group advantages need more than known credit.

@@ -15,6 +15,7 @@ is the restricted one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,9 +23,8 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import Interval, detectable_effect, t_interval
-from workbook.studies.claim import Tables
 from workbook.studies.endpoints import batches_to_collapse, tokens_to
-from workbook.studies.record import NotMeasured
+from workbook.studies.record import NotMeasured, Tables
 from workbook.studies.registration import WORLD_SCALES, WORLDS
 
 EXACT, PLAIN, LOWER = "oracle", "dr_grpo", "permuted"
@@ -72,25 +72,17 @@ def outcomes(runs: pd.DataFrame, best: float, unit: str = "seed", by: Sequence[s
     return pd.DataFrame(rows)
 
 
-# -- rates --------------------------------------------------------------------------------------------------------------
-
-
-def tried(rates: pd.DataFrame) -> pd.DataFrame:
-    """A row per arm and rate, over the tuning policies: mean tokens and value at the end, whether one `collapsed`."""
-    ends = outcomes(rates, best_attainable(rates), "policy", ("arm", "lr"))
-    read = {"tokens": "mean", "value": "mean", "collapsed": "max"}
-    return ends.groupby(["arm", "lr"], sort=False).agg(read).reset_index()
-
-
 def own_rates(rates: pd.DataFrame) -> pd.DataFrame:
-    """A row per arm (the index): its own rate lr, the one with the fewest tokens to half-way; bears, the highest rate
-    at which it collapses on no tuning policy (NaN: none).
+    """A row per arm (the index): its own rate lr, the one with the fewest tokens to half-way, means over the tuning
+    policies; bears, the highest rate at which it collapses on none of them (NaN: none).
 
     Rates of equal tokens, as where half-way is never reached, go by the value at the end, the higher one first.
     """
-    table = tried(rates).sort_values(["tokens", "value"], ascending=[True, False], kind="stable")
-    own = table.drop_duplicates("arm").set_index("arm")
-    return own.assign(bears=table[~table["collapsed"]].groupby("arm")["lr"].max())
+    ends = outcomes(rates, best_attainable(rates), "policy", ("arm", "lr")).groupby(["arm", "lr"], sort=False)
+    table = ends.agg({"tokens": "mean", "value": "mean", "collapsed": "max"}).reset_index()
+    table = table.sort_values(["tokens", "value"], ascending=[True, False], kind="stable")
+    bears = table[~table["collapsed"]].groupby("arm")["lr"].max()
+    return table.drop_duplicates("arm").set_index("arm").assign(bears=bears)
 
 
 def common_rate(worlds: Sequence[pd.DataFrame]) -> float:
@@ -99,7 +91,18 @@ def common_rate(worlds: Sequence[pd.DataFrame]) -> float:
     return float(rates[(len(rates) - 1) // 2])
 
 
-# -- numbers per unit of a world ------------------------------------------------------------------------------------------
+def pilot(rates: pd.DataFrame) -> dict[str, float]:
+    """What ten units of a world would detect of known credit minus plain, each at its own rate, by the sd of its tuning
+    policies: in octaves of tokens to half-way and in value at the end, with the mean of each there."""
+    ends = outcomes(rates, best_attainable(rates), "policy", ("arm", "lr"))
+    ends = ends[ends["lr"] == ends["arm"].map(own_rates(rates)["lr"])].pivot(index="policy", columns="arm")
+    gaps = {"octaves": np.log2(ends["tokens"][PLAIN] / ends["tokens"][EXACT])}
+    gaps |= {"value": ends["value"][EXACT] - ends["value"][PLAIN]}
+    detectable = {f"detectable_{name}": detectable_effect(gap.std(ddof=1), UNITS) for name, gap in gaps.items()}
+    return {name: float(gap.mean()) for name, gap in gaps.items()} | detectable
+
+
+# -- numbers per unit of a world ---------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
@@ -140,17 +143,15 @@ def signal_share(tables: Tables, rule: str = PLAIN) -> float:
 # -- worlds side by side -----------------------------------------------------------------------------------------------
 
 
-def over_worlds(measure: Callable[[Tables], pd.Series], tables: Tables, scales: Sequence[str] = OPEN) -> pd.Series:
+def over_worlds(measure: Callable[[Tables], pd.Series], tables: Tables) -> pd.Series:
     """The mean over its units of a measure in each world that has been measured; index: the number of the world.
 
     Raises NotMeasured where there is none.
     """
     means = {}
-    for scale in scales:
-        try:
+    for scale in OPEN:
+        with suppress(NotMeasured, ValueError):  # the latter: nothing was learned there
             means[[*WORLD_SCALES].index(scale)] = float(measure(world_tables(scale, tables.folder)).mean())
-        except (NotMeasured, ValueError):  # the latter: nothing was learned there
-            continue
     if not means:
         raise NotMeasured("no world has been measured.")
     return pd.Series(means).rename_axis("unit")
@@ -183,8 +184,8 @@ class Law(NamedTuple):
 
 
 def law(points: pd.DataFrame) -> Law:
-    """The line through worlds, of columns x and price; ValueError for fewer than three worlds or one x alone."""
-    x, price = points["x"].to_numpy(float), points["price"].to_numpy(float)
+    """The line through worlds that have a price; ValueError for fewer than three of them, and for one x alone."""
+    x, price = points.dropna(subset="price")[["x", "price"]].to_numpy(float).T
     if len(x) < 3 or np.ptp(x) == 0:
         raise ValueError(f"a line needs three worlds or more at different places; got {len(x)}.")
     spread = float(((x - x.mean()) ** 2).sum())
@@ -194,50 +195,25 @@ def law(points: pd.DataFrame) -> Law:
     return Law(intercept, slope, sd, float(x.mean()), spread, len(x))
 
 
-def places(tables: Tables, scales: Sequence[str] = OPEN) -> pd.Series:
-    """x of each world, log2(1 / signal share) of plain's update; no run is looked at."""
-    return over_worlds(lambda one: pd.Series([-np.log2(signal_share(one))]), tables, scales).rename("x")
-
-
 def points(tables: Tables, scales: Sequence[str] = OPEN) -> pd.DataFrame:
-    """A row per world (index: its number): world, x, price with its t interval over units low to high, and units."""
+    """A row per world (index: its number): world; x, log2(1 / signal share) of plain's update; price, its t interval
+    over units low to high, NaN where nothing was trained yet. Worlds without x are left out."""
     rows = {}
-    for number, x in places(tables, scales).items():
-        scale = [*WORLD_SCALES][number]
-        try:
-            price = lead(world_tables(scale, tables.folder), EXACT).dropna()
-        except (NotMeasured, ValueError):
-            continue
-        mean, low, high = t_interval(price)
-        rows[number] = {"world": world_name(scale), "x": x, "price": mean, "low": low, "high": high, "units": len(price)}
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("seed")
+    for scale in scales:
+        one, row = world_tables(scale, tables.folder), {"world": world_name(scale)}
+        with suppress(NotMeasured, ValueError):  # the latter: no signal, or nothing learned there
+            row["x"] = -np.log2(signal_share(one))
+            rows[[*WORLD_SCALES].index(scale)] = row | dict.fromkeys(("price", "low", "high"), np.nan)
+            rows[[*WORLD_SCALES].index(scale)] |= zip(
+                ("price", "low", "high"), t_interval(lead(one, EXACT)), strict=True
+            )
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["world", "x", "price", "low", "high"])
 
 
 def predicted(tables: Tables) -> pd.DataFrame:
-    """What the line through the other worlds says of those held out, before a unit of theirs is trained.
+    """What the line through the other worlds says of those held out, of whose training nothing is read.
 
     A row per world held out: world, x, mean, low and high of its mean price.
     """
-    line, rows = law(points(tables)), []
-    for number, x in places(tables, HELD_OUT).items():
-        rows.append({"world": world_name([*WORLD_SCALES][number]), "x": x, **line.predict(x)._asdict()})
-    return pd.DataFrame(rows)
-
-
-def pilot(tables: Tables) -> pd.DataFrame:
-    """A row per world whose rates are tuned: what ten units would detect of known credit minus plain, at their own
-    rates, by the sd of the tuning policies; in octaves of tokens and in value at the end, each with its mean there."""
-    rows = []
-    for scale in WORLD_SCALES:
-        try:
-            rates = world_tables(scale, tables.folder)["worlds_rates/runs"]
-            own, ends = own_rates(rates)["lr"], outcomes(rates, best_attainable(rates), "policy", ("arm", "lr"))
-        except (NotMeasured, ValueError):
-            continue
-        ends = ends[ends["lr"] == ends["arm"].map(own)].pivot(index="policy", columns="arm")
-        octaves = np.log2(ends["tokens"][PLAIN] / ends["tokens"][EXACT])
-        gaps = {"octaves": octaves, "value": ends["value"][EXACT] - ends["value"][PLAIN]}
-        numbers = {name: gap.mean() for name, gap in gaps.items()}
-        numbers |= {f"detectable_{name}": detectable_effect(gap.std(ddof=1), UNITS) for name, gap in gaps.items()}
-        rows.append({"world": world_name(scale)} | numbers)
-    return pd.DataFrame(rows)
+    line, places = law(points(tables)), points(tables, HELD_OUT)[["world", "x"]]
+    return places.join(pd.DataFrame([line.predict(x) for x in places["x"]], places.index, Interval._fields))

@@ -1,4 +1,4 @@
-"""Studies of worlds: `worlds_start` (one batch, untrained), `worlds_rates` (each arm's rate), `worlds` (the comparison).
+"""Studies of worlds: `worlds_start` (a batch, untrained), `worlds_rates` (each arm's rate), `worlds` (the comparison).
 
 Arms are credit rules by their names: known credit, rules with rewards, rules that never see one, permuted rewards. A
 run is 32 generation batches of 8 prompts x 8 rollouts, one AdamW step each, on-policy; readings every fourth batch.
@@ -65,7 +65,7 @@ def loop_of(bench: Bench, arm: str, lr: float = CLIMB[0]) -> Loop:
     return Loop(**sizes, lr=lr, rule=arm, max_new_tokens=bench.scale.max_new_tokens)
 
 
-# -- what a batch's update is made of, before any training ------------------------------------------------------------
+# -- what a batch's update is made of, before any training -------------------------------------------------------------
 
 
 def start_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -100,11 +100,11 @@ def lengths(gradients: torch.Tensor) -> dict[str, float]:
     return {"mean2": (float(gram.sum()) - own) / (count * (count - 1)), "total2": own / count}
 
 
-# -- rates, on the tuning policies ------------------------------------------------------------------------------------
+# -- rates, on the tuning policies -------------------------------------------------------------------------------------
 
 
 def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Tables runs and edge of a world: every arm on its tuning policies at five rates, and permuted's way up to them."""
+    """Tables runs and edge of a world: every arm on its tuning policies at five rates, and permuted's way up there."""
     tuned = {"role": "tuning"} if bench.scale.name in WORLD_SCALES else {}
     benches = [bench, *(Bench(bench.scale.name, k, **tuned) for k in range(1, TUNED))]
     for other in benches[1:]:
@@ -129,7 +129,7 @@ def collapses(runs: pd.DataFrame) -> int:
     return int((values.min() <= COLLAPSED * values.first()).sum())
 
 
-# -- the comparison -----------------------------------------------------------------------------------------------------
+# -- the comparison ----------------------------------------------------------------------------------------------------
 
 
 def worlds_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -150,4 +150,3 @@ def worlds_study(bench: Bench) -> dict[str, pd.DataFrame]:
 def tuning(scale: str, folder=None) -> pd.DataFrame:
     """The runs that a world's rates are tuned by."""
     return load_measured("worlds_rates", scale, "runs", folder)
-

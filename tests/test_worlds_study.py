@@ -1,0 +1,223 @@
+"""Worlds side by side: parts of a unit, rates, tokens to half-way and prices by hand, the line, every registered row."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from audit.definitions import DEFINITIONS
+from audit.reckoning import Missing, Units
+from scipy import stats
+
+from workbook.claims import ledger
+from workbook.studies import record
+from workbook.studies.bench import Bench
+from workbook.studies.record import NotMeasured, Tables, load_measured, measure
+from workbook.studies.registration import WORLD_SCALES, read_registration
+from workbook.theory.credit_rules import CREDIT_RULES
+from workbook.topics.worlds import charts, claims, outcomes, study
+from workbook.topics.worlds.outcomes import HELD_OUT, OPEN, own_rates
+from workbook.views.style import to_spec
+
+SPEED = dict(zip(study.ARMS, (1.2, 0.9, 0.9, 1.0, 0.8, 0.05, 0.04, 0.06, -0.9), strict=True))
+SHARES = {scale: 0.5 * 0.85**k for k, scale in enumerate(WORLD_SCALES)}  # signal / (signal + noise)
+
+
+def made_run(speed: float, start: float, rng, **names) -> pd.DataFrame:
+    """A run that comes nearer to .95 at some speed; below 0 it falls."""
+    batch = np.arange(0, 33, 4.0)
+    value = start * np.exp(speed * batch / 16) if speed < 0 else 0.95 - (0.95 - start) * np.exp(-speed * batch / 12)
+    read = {"batch": batch, "value": value, "sampled_tokens": 2400 * batch, "tax": 0.01 * batch * (1 + rng.random())}
+    return pd.DataFrame(read | {"pass_at_8": value**0.2, "style_entropy": 1.3, "logp_right": -9.0} | names)
+
+
+def write(folder: Path, study_name: str, scale: str, unit: int, **tables: pd.DataFrame) -> None:
+    place = folder / study_name / scale.replace(":", "=") / f"seed={unit}"
+    place.mkdir(parents=True)
+    for name, table in tables.items():
+        table.to_parquet(place / f"{name}.parquet")
+    registration = read_registration(study_name)
+    facts = {"seed": unit, "registration": registration and registration.hash, "scale": {"policy": f"{scale},{unit}"}}
+    facts |= {"git": {"commit": "c0ffee", "modified": False}, "policy": {"name": f"{scale},seed={unit}"}}
+    (place / "manifest.json").write_text(json.dumps(facts))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """All worlds, none of those held out trained: plain is the slower the smaller the signal's share."""
+    folder, rng = tmp_path_factory.mktemp("worlds"), np.random.default_rng(0)
+    for scale, share in SHARES.items():
+        speed = SPEED | {"dr_grpo": 1.2 * share**0.5}
+        rates = [
+            made_run(
+                speed[arm] * (1 - 0.2 * abs(k)), 0.2 + 0.02 * policy, rng, arm=arm, lr=6e-4 * 2.0**k, policy=policy
+            )
+            for policy in range(3)
+            for k in study.LADDER
+            for arm in study.ARMS
+        ]
+        write(folder, "worlds_rates", scale, 0, runs=pd.concat(rates))
+        for unit in range(10):
+            runs = [
+                made_run(speed[arm] * rng.lognormal(0, 0.1), 0.2 + 0.01 * unit, rng, arm=arm, kind=kind)
+                for kind in ("own", "common")
+                for arm in study.ARMS
+            ]
+            if scale in OPEN:
+                write(folder, "worlds", scale, unit, runs=pd.concat(runs))
+            update = {"rule": "dr_grpo", "mean2": share * (1 + 0.1 * unit), "total2": 1 + 0.1 * unit}
+            write(folder, "worlds_start", scale, unit, updates=pd.DataFrame([update]))
+    return folder
+
+
+def test_tokens_to_half_way_rates_and_price_by_hand():
+    """Start .2, best .6: half-way is .4. At the higher rate the oracle is there at 1,500 tokens and plain never."""
+    values = {("oracle", 1e-3): (0.2, 0.3, 0.5), ("oracle", 2e-3): (0.2, 0.6, 0.1), ("dr_grpo", 1e-3): (0.2, 0.3, 0.35)}
+    values |= {("dr_grpo", 2e-3): (0.2, 0.25, 0.3)}
+    ends = {"tax": 0.0, "pass_at_8": 0.0, "style_entropy": 0.0, "logp_right": 0.0}
+    parts = [
+        pd.DataFrame({"batch": [0, 4, 8], "value": v, "sampled_tokens": [0, 1000, 2000]}).assign(
+            arm=arm, lr=lr, policy=0
+        )
+        for (arm, lr), v in values.items()
+    ]
+    rates = pd.concat(parts).assign(**ends)
+    assert outcomes.best_attainable(rates) == 0.6
+    rows = outcomes.outcomes(rates, 0.6, "policy", ("arm", "lr")).set_index(["arm", "lr"])
+    assert rows["tokens"].tolist() == pytest.approx([1500, 500, 2000, 2000])
+    assert rows["censored"].tolist() == [False, False, True, True]
+    assert rows["collapse"].tolist() == pytest.approx([8, 8, 8, 8]) and rows["collapsed"].tolist() == [0, 1, 0, 0]
+    own = own_rates(rates)
+    assert own.loc["oracle", ["lr", "bears"]].tolist() == [2e-3, 1e-3]
+    assert own.loc["dr_grpo", ["lr", "bears"]].tolist() == [1e-3, 2e-3], "never there: by the value at the end"
+    assert outcomes.common_rate([rates, rates.assign(lr=rates["lr"] * 4)]) == 1e-3, "the lower of two in the middle"
+    with pytest.raises(ValueError, match="no arm gets further"):
+        outcomes.best_attainable(rates.assign(value=0.2))
+
+
+def test_the_line_and_its_predictions_are_those_of_least_squares(folder):
+    tables = Tables("worlds", folder)
+    points, said = outcomes.points(tables), outcomes.predicted(tables)
+    line, fit = outcomes.law(points), stats.linregress(points["x"], points["price"])
+    assert points["x"].tolist() == pytest.approx([-np.log2(SHARES[scale]) for scale in OPEN])
+    assert (line.slope, line.intercept) == pytest.approx((fit.slope, fit.intercept))
+    assert 0.4 < line.slope < 0.6, "plain was made slower by the root of the share"
+    x = said["x"].to_numpy()
+    error = np.sqrt(fit.stderr**2 * ((x - points["x"].mean()) ** 2 + points["x"].var(ddof=0)) + line.sd**2)
+    assert said["world"].tolist() == [outcomes.world_name(scale) for scale in HELD_OUT]
+    assert (said["high"] - said["mean"]).tolist() == pytest.approx(stats.t.ppf(0.975, len(OPEN) - 2) * error)
+    with pytest.raises(ValueError, match="three worlds or more"):
+        outcomes.law(points.head(2))
+
+
+def test_every_registered_row_is_measured_as_the_audit_does(folder):
+    registered, seen = read_registration("worlds"), set()
+    for place, measures in claims.MEASURES.items():
+        for key, number in measures.items():
+            for scale in registered.outcomes[key].scales[-1:]:
+                units = Units("worlds", scale, registered.units[scale], folder)
+                if scale in HELD_OUT:  # not trained yet
+                    with pytest.raises(NotMeasured):
+                        number(Tables(scale, folder))
+                    with pytest.raises(Missing):
+                        DEFINITIONS["worlds"][key](units)
+                    continue
+                ours, theirs = number(Tables(scale, folder)), DEFINITIONS["worlds"][key](units)
+                assert ours.attrs.get("log") == theirs.attrs.get("log")
+                np.testing.assert_allclose(ours.sort_index(), theirs.sort_index(), rtol=1e-9, atol=1e-12)
+                seen.add(key)
+            assert place == "worlds" or registered.outcomes[key].scales == ("worlds",)
+    assert set(registered.outcomes) - seen <= {"Q1 held out", "Q1 world", "Q1 separates"}
+
+
+def test_the_ledger_judges_worlds_as_units(folder):
+    rows = ledger("worlds", folder, ["Q1"]).set_index("key")
+    assert rows.loc["Q1", ["outcome", "units", "policies", "registration"]].tolist() == ["supported", 12, 12, "matches"]
+    assert set(rows.index) == {"Q1", "Q1 price", "Q1 value"}
+    third = ledger("world:third", folder, ["Q1", "Q2"]).set_index("key")
+    assert "Q1 held out" not in third.index and third.loc["Q1 world", "units"] == 10
+
+
+def test_a_lead_is_void_where_sharpening_alone_gains(folder):
+    tables = Tables("world:third", folder)
+    assert len(claims.credited(tables, "positive_only")) == 10
+    sure = tables["worlds/runs"]["arm"] == "entropy_minimization"
+    runs = tables["worlds/runs"].assign(
+        value=lambda rows: rows["value"].where(~sure, rows["value"] + rows["batch"] / 99)
+    )
+    other = Tables("world:third", folder)
+    other._whole |= {"worlds/runs": runs}
+    with pytest.raises(ValueError, match="void: entropy minimisation gains"):
+        claims.credited(other, "positive_only")
+
+
+def test_signal_of_batches_is_that_of_their_mean(policy, task):
+    """mean2 of many draws is the squared mean, total2 the squared length of one."""
+    mean, noise = torch.tensor([3.0, 4.0]), torch.randn(4000, 2, generator=torch.Generator().manual_seed(0))
+    read = study.lengths(mean + noise)
+    assert read["mean2"] == pytest.approx(25, rel=0.02) and read["total2"] == pytest.approx(27, rel=0.02)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(study, "ARMS", ("oracle", "dr_grpo", "permuted"))
+    monkeypatch.setattr(study, "CLIMB", (6e-4,))
+    monkeypatch.setattr(study, "LADDER", (0,))
+    monkeypatch.setattr(study, "TUNED", 2)
+    monkeypatch.setattr(outcomes, "LEAST", -1.0)
+    monkeypatch.setitem(study.SIZES, "tiny", study.Sizes(2, 1, 2, 2))
+
+
+def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(tmp_path, small, monkeypatch):
+    monkeypatch.setattr(record, "_parts", lambda place, *_: place.parent / ".parts" / place.name)
+    with pytest.raises(NotMeasured):
+        measure("worlds", "tiny", [0], tmp_path)  # before its rates
+    measure("worlds_rates", "tiny", [0], tmp_path)
+    runs = load_measured("worlds_rates", "tiny", "runs", tmp_path)
+    assert runs.groupby(["arm", "lr", "policy"]).size().tolist() == [3] * 6
+    made, train = [], study.train_in_memory
+
+    def interrupted(policy, task, loop, *rest, **more):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(loop.rule)
+        return train(policy, task, loop, *rest, **more)
+
+    monkeypatch.setattr(study, "train_in_memory", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measure("worlds", "tiny", [0], tmp_path)
+    made.insert(0, "so that one more is allowed") or made.pop()
+    made.clear()
+    measure("worlds", "tiny", [0], tmp_path)
+    assert made == ["permuted"], "the common rate is the only one here, so each arm has one run"
+    runs = load_measured("worlds", "tiny", "runs", tmp_path)
+    assert runs.groupby(["world", "arm", "kind"]).size().tolist() == [3] * 6
+    assert not (tmp_path / "worlds" / "tiny" / ".parts" / "seed=0").exists()
+    measure("worlds_start", "tiny", [0], tmp_path)
+    updates = load_measured("worlds_start", "tiny", "updates", tmp_path).set_index("rule")
+    assert (updates["total2"] > 0).all() and set(updates.index) == {"dr_grpo", "oracle"}
+
+
+def test_charts_draw_every_world(folder):
+    ends = {scale: outcomes.unit_outcomes(Tables(scale, folder)) for scale in OPEN}
+    runs = {scale: Tables(scale, folder)["worlds/runs"] for scale in OPEN}
+    tables = Tables("worlds", folder)
+    points = outcomes.points(tables)
+    for chart in (
+        charts.map_chart(charts.map_table(runs)),
+        charts.rules_chart(table := charts.rules_table(ends)),
+        charts.price_chart(points, outcomes.law(points), outcomes.predicted(tables)),
+    ):
+        assert all(outcomes.world_name(scale) in json.dumps(to_spec(chart)) for scale in OPEN)
+    one = table.set_index(["world", "rule"]).loc[("third", "known credit")]
+    assert one["octaves"] == pytest.approx(points.set_index("world").loc["third", "price"])
+    assert one["low"] < one["octaves"] < one["high"] and set(charts.NAMES) == set(study.ARMS) <= set(CREDIT_RULES) | {
+        "dr_grpo"
+    }
+
+
+def test_a_scale_of_worlds_has_no_bench():
+    with pytest.raises(ValueError, match="take one of world:plain"):
+        Bench("worlds")

@@ -1,0 +1,110 @@
+"""Charts of worlds: value against sampled tokens, rules against worlds, the price against an update's signal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from workbook.statistics import t_interval, unit_curve
+from workbook.topics.worlds.outcomes import EXACT, PLAIN, Law, world_name
+from workbook.views.figures import cells, panels, rule, series
+from workbook.views.style import SERIES, describe_rows, diverging, finish, limit, titled, tooltips
+
+NAMES = {
+    EXACT: "known credit", PLAIN: "plain", "positive_only": "positive-only", "negative_token_filtering": "filtering",
+    "edit_mask": "edit mask", "entropy_minimization": "entropy", "sequence_logp": "log p",
+    "majority_vote": "majority vote", "permuted": "permuted",
+}  # fmt: skip
+SHOWN = (EXACT, PLAIN, "entropy_minimization")
+COLUMNS = 4  # panels of a row
+KINDS = ("measured", "predicted, held out")
+
+
+def map_table(runs: Mapping[str, pd.DataFrame], arms: Sequence[str] = SHOWN, kind: str = "own") -> pd.DataFrame:
+    """Table of `map_chart` from worlds' runs: world, rule, batch, thousands of tokens, value's mean, low, high."""
+    parts = []
+    for world, table in runs.items():
+        rows = table[(table["kind"] == kind) & table["arm"].isin(arms)]
+        tokens = rows.groupby(["arm", "batch"])["sampled_tokens"].mean().rename("tokens") / 1000
+        curve = unit_curve(rows, "batch", "value", by="arm").join(tokens, on=["arm", "batch"])
+        parts.append(curve.assign(world=world_name(world)))
+    table = pd.concat(parts, ignore_index=True)
+    return table.assign(rule=pd.Categorical(table["arm"].map(NAMES), [NAMES[arm] for arm in arms]).astype(str))
+
+
+def map_chart(table: pd.DataFrame):
+    """A panel per world: exact held-out value against sampled tokens, a line per rule with its interval."""
+    names = [name for name in NAMES.values() if name in set(table["rule"])]
+    x, charts = alt.X("tokens:Q", title="sampled tokens, thousands"), []
+    look = {"by": "rule", "names": names, "points": False, "width": 150, "height": 110}
+    for place, (world, rows) in enumerate(table.groupby("world", sort=False)):
+        y = alt.Y("mean:Q", title=None if place % COLUMNS else "value").scale(domain=[0, 1])
+        charts.append(series(rows, x, y, **look, title=world))
+    said = describe_rows(table[table["batch"] == table["batch"].max()], "world", "rule")
+    return panels(
+        [alt.hconcat(*charts[k : k + COLUMNS], spacing=14) for k in range(0, len(charts), COLUMNS)],
+        "The ranking turns with the world",
+        "exact value on held-out prompts, each rule at its own rate; bands: 95 % t intervals over policies",
+        f"Value at the end. {said}",
+        vertical=True,
+    )
+
+
+def rules_table(ends: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Table of `rules_chart` from worlds' `outcomes`: world, rule, octaves of tokens to half-way less than plain's with
+    their interval low to high, the share of runs that were `censored`, units."""
+    rows = []
+    for world, table in ends.items():
+        tokens, missed = table.pivot(index="seed", columns="arm", values="tokens"), table.groupby("arm")["censored"]
+        for arm, name in NAMES.items():
+            if arm in tokens and arm != PLAIN:
+                spread = t_interval(np.log2(tokens[PLAIN] / tokens[arm]))
+                named = {"world": world_name(world), "rule": name, "censored": missed.mean()[arm], "units": len(tokens)}
+                rows.append(named | dict(zip(("octaves", "low", "high"), spread, strict=True)))
+    return pd.DataFrame(rows)
+
+
+def rules_chart(table: pd.DataFrame):
+    """Rules against worlds: octaves of tokens by which a rule is ahead of plain; intervals are in the tooltips."""
+    worlds, names = (table[name].drop_duplicates().tolist() for name in ("world", "rule"))
+    most = limit(table["octaves"])
+    x = alt.X("rule:N", sort=names, title=None).axis(labelAngle=-30, orient="top")
+    color = alt.Color("octaves:Q", title="octaves").scale(diverging(most))
+    look = {"dark": f"abs(datum.octaves) > {0.6 * most}", "form": ".2f", "height": alt.Step(24)}
+    look |= {"shown": ["world", "rule", "octaves", "low", "high", "censored", "units"]}
+    text = alt.Text("octaves:Q", format="+.2f")
+    chart = cells(table, x, alt.Y("world:N", sort=worlds, title=None), color, text, **look)
+    note = "log2 of plain's sampled tokens over the rule's, censored at the budget; above 0 the rule is ahead of plain"
+    said = describe_rows(table, "world", "rule", value="octaves", form="+.2f")
+    return titled(chart, "Tokens to half-way, against plain", note, f"Octaves. {said}")
+
+
+def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
+    """The price against 1 / signal share: a world a point with its interval, the line, and what it says of others.
+
+    points, predicted: as of `outcomes.points` and `outcomes.predicted`.
+    """
+    parts = [points.rename(columns={"price": "mean"}), predicted]
+    table = pd.concat([part.assign(kind=kind) for part, kind in zip(parts, KINDS, strict=True)], ignore_index=True)
+    x = alt.X("x:Q", title="log2 of (signal + noise) / signal, one batch of plain at the start").scale(
+        zero=False, padding=25
+    )
+    y = alt.Y("mean:Q", title="price, octaves of tokens to half-way")
+    color = alt.Color("kind:N", title=None, sort=KINDS).scale(domain=KINDS, range=SERIES[:2])
+    shape = alt.Shape("kind:N", title=None, sort=KINDS).scale(domain=KINDS)
+    hints = tooltips(table, "world", "x", "mean", "low", "high", form=".2f")
+    base = alt.Chart(table).encode(x=x, y=y, color=color, tooltip=hints)
+    drawn = pd.DataFrame([{"x": end, "mean": line.predict(end).mean} for end in (table["x"].min(), table["x"].max())])
+    layers = [
+        rule(0, "y"),
+        alt.Chart(drawn).mark_line(color="black", strokeDash=[5, 4]).encode(x=x, y=y),
+        base.mark_rule(size=3, opacity=0.5).encode(y=alt.Y("low:Q"), y2="high:Q"),
+        base.mark_point(size=70, filled=True, opacity=1).encode(shape=shape),
+        base.mark_text(align="left", dx=7, dy=-6, fontSize=10).encode(text="world:N", color=alt.value("black")),
+    ]
+    note = f"price = {line.intercept:.2f} + {line.slope:.2f} x, least squares over {line.worlds} worlds; bars: 95 % t"
+    said = describe_rows(table, "world", interval=True)
+    return finish(alt.layer(*layers), "The price of one reward per rollout", note, said, height=280)

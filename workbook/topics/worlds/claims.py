@@ -1,0 +1,101 @@
+"""Claims about worlds, ours: what each row measures stands in data/results/worlds/registration.yaml.
+
+Rows of a world have its policies as units. At the scale "worlds" a unit is a world, and its number the mean over its
+policies: of all worlds but those held out.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from workbook.statistics import pseudo_values
+from workbook.studies.record import Tables
+from workbook.topics.worlds.outcomes import (
+    EXACT,
+    PLAIN,
+    law,
+    lead,
+    over_worlds,
+    points,
+    predicted,
+    read,
+    world_name,
+    world_tables,
+)
+
+POSITIVE, FILTERING = "positive_only", "negative_token_filtering"
+FREE = {"entropy": "entropy_minimization", "log p": "sequence_logp", "majority": "majority_vote"}  # of rewards
+VOID = 0.2  # of plain's gain: where a rule without rewards gets so much, a lead there is no matter of credit
+
+
+def ahead(tables: Tables, arm: str, base: str = PLAIN, column: str = "value") -> pd.Series:
+    """A column at the end, one arm minus another."""
+    return read(tables, column, arm) - read(tables, column, base)
+
+
+def gained(tables: Tables, arm: str) -> pd.Series:
+    """Pseudo-values of an arm's gain in value over plain's, a ratio of means over units."""
+    gains = [read(tables, "value", one) - read(tables, "start", one) for one in (arm, PLAIN)]
+    units = pd.concat(gains, axis=1, keys=("arm", "plain")).rename_axis("seed").reset_index()
+    return pseudo_values(units, lambda rows: float(rows["arm"].mean() / rows["plain"].mean()))
+
+
+def credited(tables: Tables, arm: str) -> pd.Series:
+    """An arm's lead over plain; ValueError where sharpening alone gets VOID of plain's gain or more."""
+    if (share := gained(tables, FREE["entropy"]).mean()) >= VOID:
+        raise ValueError(
+            f"void: entropy minimisation gains {share:.2f} of what plain gains, so a lead may be sharpening"
+        )
+    return lead(tables, arm)
+
+
+def taxed(tables: Tables, arm: str) -> pd.Series:
+    """An arm's tax over plain's, a ratio."""
+    values = np.log(read(tables, "tax", arm) / read(tables, "tax", PLAIN))
+    values.attrs["log"] = True
+    return values
+
+
+def unlike(tables: Tables, measure, other: str = "world:third") -> pd.Series:
+    """A measure here minus the same in another world, unit by unit; their policies have nothing in common."""
+    return measure(tables) - measure(world_tables(other, tables.folder))
+
+
+def slope(tables: Tables) -> pd.Series:
+    """Pseudo-values of the law's slope, one per world."""
+    return pseudo_values(points(tables).rename_axis("seed").reset_index(), lambda rows: law(rows).slope)
+
+
+def off_the_line(tables: Tables) -> pd.Series:
+    """The price in a world held out minus what the line through the others says of it."""
+    said = predicted(tables).set_index("world")["mean"]
+    return lead(tables, EXACT) - said[world_name(tables.scale)]
+
+
+PRICE = partial(lead, arm=EXACT)
+RULES = {"Q2 right modes": lead, "Q2 tax": taxed, "Q2 pass@8": partial(ahead, column="pass_at_8")}
+MEASURES = {
+    "worlds@worlds": {
+        "Q1": slope,
+        "Q1 price": partial(over_worlds, PRICE),
+        "Q1 value": partial(over_worlds, partial(ahead, arm=EXACT)),
+    },
+    "worlds": {
+        "Q1 world": PRICE,
+        "Q1 separates": partial(ahead, arm=EXACT),
+        "Q1 held out": off_the_line,
+        "Q1 forced": partial(unlike, measure=PRICE),
+        "Q1 forced value": partial(unlike, measure=partial(read, column="value", arm=PLAIN)),
+        **{f"Q1 {name}": partial(gained, arm=arm) for name, arm in FREE.items()},
+        **{
+            f"{key}{name}": partial(measure, arm=arm)
+            for name, arm in (("", POSITIVE), (", filtering", FILTERING))
+            for key, measure in RULES.items()
+        },
+        "Q2": partial(credited, arm=POSITIVE),
+        "Q2 filtering": partial(credited, arm=FILTERING),
+    },
+}
