@@ -321,7 +321,7 @@ def fingerprint() -> str:
 def format_summary(table: pd.DataFrame) -> str:
     """A `ledger` as text, one line per primary row: claim, scale, outcome, and what it states."""
     claims = summary(table)
-    lines = [f"{row.claim:<13}{row.scale:<8}{row.outcome:<20}{row.statement}" for row in claims.itertuples()]
+    lines = [f"{row.claim:<13}{row.scale + ' ':<8}{row.outcome:<20}{row.statement}" for row in claims.itertuples()]
     counts = ", ".join(f"{count} {outcome}" for outcome, count in claims["outcome"].value_counts().items())
     return "\n".join([*lines, "", f"{len(claims)} primary rows: {counts}. {predictions(table)}".rstrip()])
 
