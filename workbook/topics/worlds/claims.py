@@ -13,18 +13,7 @@ import pandas as pd
 
 from workbook.statistics import pseudo_values
 from workbook.studies.record import Tables
-from workbook.topics.worlds.outcomes import (
-    EXACT,
-    PLAIN,
-    law,
-    lead,
-    over_worlds,
-    points,
-    predicted,
-    read,
-    world_name,
-    world_tables,
-)
+from workbook.topics.worlds.outcomes import EXACT, PLAIN, law, lead, over_worlds, points, predicted, read, world_tables
 
 POSITIVE, FILTERING = "positive_only", "negative_token_filtering"
 FREE = {"entropy": "entropy_minimization", "log p": "sequence_logp", "majority": "majority_vote"}  # of rewards
@@ -46,9 +35,7 @@ def gained(tables: Tables, arm: str) -> pd.Series:
 def credited(tables: Tables, arm: str) -> pd.Series:
     """An arm's lead over plain; ValueError where sharpening alone gets VOID of plain's gain or more."""
     if (share := gained(tables, FREE["entropy"]).mean()) >= VOID:
-        raise ValueError(
-            f"void: entropy minimisation gains {share:.2f} of what plain gains, so a lead may be sharpening"
-        )
+        raise ValueError(f"void: entropy minimisation gains {share:.2f} of what plain gains, so a lead may be that")
     return lead(tables, arm)
 
 
@@ -72,7 +59,7 @@ def slope(tables: Tables) -> pd.Series:
 def off_the_line(tables: Tables) -> pd.Series:
     """The price in a world held out minus what the line through the others says of it."""
     said = predicted(tables).set_index("world")["mean"]
-    return lead(tables, EXACT) - said[world_name(tables.scale)]
+    return lead(tables, EXACT) - said[tables.scale.removeprefix("world:")]
 
 
 PRICE = partial(lead, arm=EXACT)

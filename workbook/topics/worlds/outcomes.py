@@ -102,9 +102,6 @@ def pilot(rates: pd.DataFrame) -> dict[str, float]:
     return {name: float(gap.mean()) for name, gap in gaps.items()} | detectable
 
 
-# -- numbers per unit of a world ---------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=64)
 def world_tables(scale: str, folder) -> Tables:
     """The tables of one world."""
@@ -130,17 +127,11 @@ def lead(tables: Tables, arm: str, base: str = PLAIN, kind: str = "own") -> pd.S
 
 
 def signal_share(tables: Tables, rule: str = PLAIN) -> float:
-    """Signal / (signal + noise) of one batch at the start, a ratio of means over a world's units.
-
-    Raises ValueError where no signal is left above the noise.
-    """
+    """Signal / (signal + noise) of one batch at the start, a ratio of means over units; ValueError if none is left."""
     means = tables["worlds_start/updates"].query("rule == @rule")[["mean2", "total2"]].mean()
     if not means["mean2"] > 0:
         raise ValueError(f"{tables.scale}: no signal of {rule} is left above the noise of the batches drawn.")
     return float(means["mean2"] / means["total2"])
-
-
-# -- worlds side by side -----------------------------------------------------------------------------------------------
 
 
 def over_worlds(measure: Callable[[Tables], pd.Series], tables: Tables) -> pd.Series:
@@ -189,8 +180,7 @@ def law(points: pd.DataFrame) -> Law:
     if len(x) < 3 or np.ptp(x) == 0:
         raise ValueError(f"a line needs three worlds or more at different places; got {len(x)}.")
     spread = float(((x - x.mean()) ** 2).sum())
-    slope = float((x - x.mean()) @ price) / spread
-    intercept = float(price.mean() - slope * x.mean())
+    slope, intercept = map(float, np.polyfit(x, price, 1))
     sd = float(np.sqrt(((price - intercept - slope * x) ** 2).sum() / (len(x) - 2)))
     return Law(intercept, slope, sd, float(x.mean()), spread, len(x))
 
@@ -198,16 +188,13 @@ def law(points: pd.DataFrame) -> Law:
 def points(tables: Tables, scales: Sequence[str] = OPEN) -> pd.DataFrame:
     """A row per world (index: its number): world; x, log2(1 / signal share) of plain's update; price, its t interval
     over units low to high, NaN where nothing was trained yet. Worlds without x are left out."""
-    rows = {}
+    rows, columns = {}, ["world", "x", "price", "low", "high"]
     for scale in scales:
-        one, row = world_tables(scale, tables.folder), {"world": world_name(scale)}
+        one, number = world_tables(scale, tables.folder), [*WORLD_SCALES].index(scale)
         with suppress(NotMeasured, ValueError):  # the latter: no signal, or nothing learned there
-            row["x"] = -np.log2(signal_share(one))
-            rows[[*WORLD_SCALES].index(scale)] = row | dict.fromkeys(("price", "low", "high"), np.nan)
-            rows[[*WORLD_SCALES].index(scale)] |= zip(
-                ("price", "low", "high"), t_interval(lead(one, EXACT)), strict=True
-            )
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["world", "x", "price", "low", "high"])
+            rows[number] = [world_name(scale), -np.log2(signal_share(one)), *[np.nan] * 3]
+            rows[number][2:] = t_interval(lead(one, EXACT))
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 def predicted(tables: Tables) -> pd.DataFrame:

@@ -30,8 +30,8 @@ from workbook.studies.record import load_measured
 from workbook.studies.registration import WORLD_SCALES
 from workbook.topics.worlds.outcomes import EXACT, LOWER, OPEN, PLAIN, common_rate, own_rates, world_name
 
-REWARD_FREE = ("entropy_minimization", "sequence_logp", "majority_vote")
-ARMS = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "edit_mask", *REWARD_FREE, LOWER)
+ARMS = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "edit_mask")
+ARMS += ("entropy_minimization", "sequence_logp", "majority_vote", LOWER)
 CLIMB = tuple(1.5e-4 * 2**k for k in range(6))  # up to 4.8e-3
 LADDER = (-2, -1, 0, 1, 2)  # doublings about the edge
 PROMPTS, GROUP_SIZE, TUNED = 8, 8, 3  # of a batch; policies that a world's rates are tuned on
@@ -63,9 +63,6 @@ def loop_of(bench: Bench, arm: str, lr: float = CLIMB[0]) -> Loop:
     """The loop of a run."""
     sizes = {"prompts": PROMPTS, "group_size": GROUP_SIZE, "batches": SIZES[bench.scale.name].batches}
     return Loop(**sizes, lr=lr, rule=arm, max_new_tokens=bench.scale.max_new_tokens)
-
-
-# -- what a batch's update is made of, before any training -------------------------------------------------------------
 
 
 def start_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -100,9 +97,6 @@ def lengths(gradients: torch.Tensor) -> dict[str, float]:
     return {"mean2": (float(gram.sum()) - own) / (count * (count - 1)), "total2": own / count}
 
 
-# -- rates, on the tuning policies -------------------------------------------------------------------------------------
-
-
 def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Tables runs and edge of a world: every arm on its tuning policies at five rates, and permuted's way up there."""
     tuned = {"role": "tuning"} if bench.scale.name in WORLD_SCALES else {}
@@ -117,19 +111,11 @@ def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     climb = []
     for lr in CLIMB:
         climb.append(rows(LOWER, lr))
-        if collapses(climb[-1]) > TUNED / 2:
+        values = climb[-1].groupby("policy")["value"]
+        if (values.min() <= COLLAPSED * values.first()).sum() > TUNED / 2:
             break
     runs = [rows(arm, climb[-1]["lr"][0] * 2.0**step) for arm in ARMS for step in LADDER]
     return {name: pd.concat(parts, ignore_index=True) for name, parts in (("edge", climb), ("runs", runs))}
-
-
-def collapses(runs: pd.DataFrame) -> int:
-    """On how many policies the value fell to half of the start's."""
-    values = runs.groupby("policy")["value"]
-    return int((values.min() <= COLLAPSED * values.first()).sum())
-
-
-# -- the comparison ----------------------------------------------------------------------------------------------------
 
 
 def worlds_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -137,16 +123,12 @@ def worlds_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
     Raises NotMeasured until the rates of all worlds but those held out have been tuned.
     """
-    own = own_rates(tuning(bench.scale.name, bench.results))["lr"]
-    tuned = OPEN if bench.scale.name in WORLD_SCALES else [bench.scale.name]
-    common, runs = common_rate([tuning(name, bench.results) for name in tuned]), []
-    for kind, rates in (("own", own.to_dict()), ("common", dict.fromkeys(ARMS, common))):
+    here, runs = bench.scale.name, []
+    others = OPEN if here in WORLD_SCALES else (here,)
+    tuned = {name: load_measured("worlds_rates", name, "runs", bench.results) for name in (here, *others)}
+    common = common_rate([tuned[name] for name in others])
+    for kind, rates in (("own", own_rates(tuned[here])["lr"]), ("common", dict.fromkeys(ARMS, common))):
         for arm in ARMS:
             run = bench.kept(f"{arm}-{rates[arm]:g}", partial(run_arm, bench, arm, rates[arm]))
             runs.append(run.assign(kind=kind))
     return {"runs": pd.concat(runs, ignore_index=True)}
-
-
-def tuning(scale: str, folder=None) -> pd.DataFrame:
-    """The runs that a world's rates are tuned by."""
-    return load_measured("worlds_rates", scale, "runs", folder)
