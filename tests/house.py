@@ -26,16 +26,16 @@ BUDGET = {
     "probes": 3_128,
     "training": 3_770,
     "views": 3_300,
-    "studies": 1_130,
+    "studies": 1_170,
     "claims": 720,
     "book": 920,
     "commands": 370,
     "root": 600,
-    "topics": 10_061,
+    "topics": 10_613,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 30_620, 950, 17_225, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 31_212, 950, 17_567, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
