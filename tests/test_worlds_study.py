@@ -84,7 +84,7 @@ def test_tokens_to_half_way_rates_and_price_by_hand():
     ]
     rates = pd.concat(parts).assign(**ends)
     assert outcomes.best_attainable(rates) == 0.6
-    rows = outcomes.outcomes(rates, 0.6, "policy", ("arm", "lr")).set_index(["arm", "lr"])
+    rows = outcomes.run_ends(rates, 0.6, "policy", ("arm", "lr")).set_index(["arm", "lr"])
     assert rows["tokens"].tolist() == pytest.approx([1500, 500, 2000, 2000])
     assert rows["censored"].tolist() == [False, False, True, True]
     assert rows["collapse"].tolist() == pytest.approx([8, 8, 8, 8])

@@ -7,8 +7,8 @@ Terms: *arm*, a credit rule in a world; *half-way*, half of the way from the sta
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.worlds.charts": "price_chart rules_chart rules_table map_chart map_table",
-    "topics.worlds.outcomes": "Law law lead own_rates outcomes pilot points predicted",
+    "topics.worlds.charts": "map_chart map_table price_chart rules_chart rules_table",
+    "topics.worlds.outcomes": "Law law lead own_rates pilot points predicted run_ends",
     "topics.worlds.study": "ARMS rates_study start_study worlds_study",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

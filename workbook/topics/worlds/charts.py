@@ -54,7 +54,7 @@ def map_chart(table: pd.DataFrame):
 
 
 def rules_table(ends: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Table of `rules_chart` from worlds' `outcomes`: world, rule, octaves of tokens to half-way less than plain's with
+    """Table of `rules_chart` from worlds' `run_ends`: world, rule, octaves of tokens to half-way less than plain's with
     their interval low to high, the share of runs that were `censored`, units."""
     rows = []
     for world, table in ends.items():

@@ -54,7 +54,7 @@ def best_attainable(rates: pd.DataFrame) -> float:
     return best
 
 
-def outcomes(runs: pd.DataFrame, best: float, unit: str = "seed", by: Sequence[str] = ("arm",)) -> pd.DataFrame:
+def run_ends(runs: pd.DataFrame, best: float, unit: str = "seed", by: Sequence[str] = ("arm",)) -> pd.DataFrame:
     """A row per unit and run: start, level (half-way), tokens until there, whether they are `censored`, `budget`, the
     batches until `collapse` (the value is half of the start's) and whether the run `collapsed`, and ENDS.
 
@@ -78,7 +78,7 @@ def own_rates(rates: pd.DataFrame) -> pd.DataFrame:
 
     Rates of equal tokens, as where half-way is never reached, go by the value at the end, the higher one first.
     """
-    ends = outcomes(rates, best_attainable(rates), "policy", ("arm", "lr")).groupby(["arm", "lr"], sort=False)
+    ends = run_ends(rates, best_attainable(rates), "policy", ("arm", "lr")).groupby(["arm", "lr"], sort=False)
     table = ends.agg({"tokens": "mean", "value": "mean", "collapsed": "max"}).reset_index()
     table = table.sort_values(["tokens", "value"], ascending=[True, False], kind="stable")
     bears = table[~table["collapsed"]].groupby("arm")["lr"].max()
@@ -94,7 +94,7 @@ def common_rate(worlds: Sequence[pd.DataFrame]) -> float:
 def pilot(rates: pd.DataFrame) -> dict[str, float]:
     """What ten units of a world would detect of known credit minus plain, each at its own rate, by the sd of its tuning
     policies: in octaves of tokens to half-way and in value at the end, with the mean of each there."""
-    ends = outcomes(rates, best_attainable(rates), "policy", ("arm", "lr"))
+    ends = run_ends(rates, best_attainable(rates), "policy", ("arm", "lr"))
     ends = ends[ends["lr"] == ends["arm"].map(own_rates(rates)["lr"])].pivot(index="policy", columns="arm")
     gaps = {"octaves": np.log2(ends["tokens"][PLAIN] / ends["tokens"][EXACT])}
     gaps |= {"value": ends["value"][EXACT] - ends["value"][PLAIN]}
@@ -110,9 +110,9 @@ def world_tables(scale: str, folder) -> Tables:
 
 @lru_cache(maxsize=64)
 def unit_outcomes(tables: Tables, kind: str = "own") -> pd.DataFrame:
-    """`outcomes` of a world's units at each arm's own rate, or at the common one."""
+    """`run_ends` of a world's units at each arm's own rate, or at the common one."""
     runs = tables["worlds/runs"]
-    return outcomes(runs[runs["kind"] == kind], best_attainable(tables["worlds_rates/runs"]))
+    return run_ends(runs[runs["kind"] == kind], best_attainable(tables["worlds_rates/runs"]))
 
 
 def read(tables: Tables, column: str, arm: str, kind: str = "own") -> pd.Series:
