@@ -570,6 +570,8 @@ def line(table):
 
 def law(units):
     worlds = trainable(units)
+    if len(worlds) < 3:
+        raise Missing
     known = [(float(doublings(one)), octaves("oracle")(one).mean()) for one in worlds.values()]
     table = pd.DataFrame(known, list(worlds), ["x", "price"])
     whole, n = line(table)[0], len(table)
