@@ -7,13 +7,14 @@ completions a prompt: the right chain, and m - 1 whose first result is off by 1 
 
 g is what a right result earns where each step is rewarded. A word that the grammar does not admit ends the chain: no
 more is earned; one of another alphabet counts as the plain word; a wrong operator or operand counts as the running
-value that would give the same result. Words that may stand any number of times leave slot and value as they are: the
-sum is over all others, divided by 1 - p of those. Of several ways each has a Markov chain of its own, whose links are
-the way's alone, and the opening chooses among them. Left out: that a step's probabilities depend on style words, on
-errors before it, on words that say nothing, and on a wrong first number; of long chains the right one, which most of
-the value passes through, is read in several styles. `values.value_error` measures what that costs.
+value that would give the same result. Words that say nothing and may stand any number of times leave slot and value as
+they are: the sum is over all others, divided by 1 - p of those. Of several ways each has a Markov chain of its own,
+whose links are the way's alone, and the opening chooses among them; a second one holds after words that say nothing,
+with some of them written after the first result, and the first such word leads there. Left out: that a step's
+probabilities depend on style words, on errors before it, and on a wrong first number. The right chain, which most of
+the value passes through, is read in several styles if it is long or rambles. `values.value_error` measures the rest.
 
-Letters: P prompts (times ways), m modulus, T slots or tokens, W admitted words, B rollouts, V vocabulary.
+Letters: P prompts (times their chains), m modulus, T slots or tokens, W admitted words, B rollouts, V vocabulary.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from workbook.tasks.wording import OPENINGS, OPERATORS, in_alphabet, marked, pla
 
 PROMPTS_AT_ONCE = 64  # whose chains share a pass
 STYLE_SEED = 0  # of the order of style words over the chains
-LONG, MORE_RIGHT = 7, 10  # steps up to which one right chain is enough, and how many more are read of a longer one
+LONG, MORE_RIGHT = 7, 10  # steps from which, and ramblings with which, so many more right chains are read
 MIN_LEAVING = 1e-6  # probability that words that say nothing end
 
 
 @dataclass(frozen=True)
 class ChainTables:
-    """The Markov chain of one prompt, and way."""
+    """A Markov chain of one prompt."""
 
     word_ids: Int[Tensor, "T W"]  # token ids of the words that each slot admits, -1 where it has fewer
     stays: Bool[Tensor, "T W"]  # whether the slot is still to come after a word
@@ -50,17 +51,18 @@ class ChainTables:
 
 def chain_rewards(policy, task: Chain, prompts: Sequence[str]) -> Float[Tensor, " P"]:
     """Expected reward of each prompt: `workbook.probes.values.expected_reward` of a chain."""
-    return torch.stack([table.values[0, 0] for table in _tables(policy, task, prompts)[:: task.ways]])
+    return torch.stack([table.values[0, 0] for table in _tables(policy, task, prompts)[:: _tables_each(task)]])
 
 
 def chain_values(policy, task: Chain, rollouts: Rollouts, vocabulary: int) -> dict[str, Tensor | None]:
     """The fields of a `workbook.probes.values.TokenValues` of rollouts but for what every policy has: before, after."""
     prompts = list(dict.fromkeys(rollouts.prompts))
     tables, device = _tables(policy, task, prompts), policy.model.device
-    own = torch.tensor([prompts.index(prompt) * task.ways for prompt in rollouts.prompts], device=device)  # (B,)
+    each = _tables_each(task)
+    own = torch.tensor([prompts.index(prompt) * each for prompt in rollouts.prompts], device=device)  # (B,)
     classes = _classes(policy.tokenizer, task, vocabulary, device)
     prompt = torch.stack([table.values[0, 0] for table in tables])[own]
-    return {**_follow(tables, own, rollouts, classes, task.ways), "prompt": prompt, "classes": classes}
+    return {**_follow(tables, own, rollouts, classes, task), "prompt": prompt, "classes": classes}
 
 
 # -- the Markov chain -------------------------------------------------------------------------------------------------
@@ -80,29 +82,41 @@ def slots_of(task: Chain, prompt: str, opening: str = "") -> list[Slot]:
     return [*own, slots[-1]]  # all alphabets have one end of sequence
 
 
+def _layers(task: Chain) -> int:
+    """Markov chains of each way: one, or two, before and after the first word that says nothing."""
+    return 2 if task.ramble else 1
+
+
+def _tables_each(task: Chain) -> int:
+    """Markov chains of each prompt: way by way, layer by layer."""
+    return task.ways * _layers(task)
+
+
 def _tables(policy, task: Chain, prompts: Sequence[str]) -> list[ChainTables]:
-    """The Markov chains of each prompt, one for each way; prompts with equally many steps share a pass."""
+    """The Markov chains of each prompt; prompts with equally many steps share a pass."""
     prompts, by_steps, tables = list(prompts), {}, {}  # a column of a dataset, too
+    each = _tables_each(task)
     for i, prompt in enumerate(prompts):
         by_steps.setdefault(len(task._parse(prompt)[1]), []).append(i)
     for rows in by_steps.values():
         for part in torch.tensor(rows).split(PROMPTS_AT_ONCE):
             chains = _Chains(policy, task, [prompts[i] for i in part])
-            rows = [i * task.ways + way for i in part.tolist() for way in range(task.ways)]
-            tables |= dict(zip(rows, chains.tables(), strict=True))
+            places = [i * each + k for i in part.tolist() for k in range(each)]
+            tables |= dict(zip(places, chains.tables(), strict=True))
     return [tables[i] for i in range(len(tables))]
 
 
 class _Chains:
     """P prompts with equally many steps: their slots, completions that pass through every state, and their values.
 
-    A prompt stands there once for each way, in whose completions the opening is the way's.
+    A prompt stands there once for each of its Markov chains: of a way, with the way's opening, and of a layer.
     """
 
     def __init__(self, policy, task: Chain, prompts: list[str]):
         self.policy, self.task, self.device = policy, task, policy.model.device
-        self.prompts = [prompt for prompt in prompts for _ in range(task.ways)]
-        openings = OPENINGS[: task.ways] * len(prompts)
+        self.layers = _layers(task)
+        self.prompts = [prompt for prompt in prompts for _ in range(_tables_each(task))]
+        openings = [opening for opening in OPENINGS[: task.ways] for _ in range(self.layers)] * len(prompts)
         self.parsed = [task._parse(prompt) for prompt in self.prompts]
         self.right = torch.tensor([task._prefixes(*parts) for parts in self.parsed])  # (P, S + 1) running values
         self.slots = [slots_of(task, *row) for row in zip(self.prompts, openings, strict=True)]
@@ -115,7 +129,7 @@ class _Chains:
         with torch.no_grad():
             first = self._read(self._written(admitted)) * admitted
         # probability of each admitted word along m chains; chain j is off by j from its first result on
-        more = MORE_RIGHT if self.right.shape[1] > LONG else 0  # chains like the right one, in other style words
+        more = MORE_RIGHT if self.right.shape[1] > LONG or self.layers > 1 else 0  # like the right one, in other styles
         read = self._read(self._written(first.expand(-1, m + more, -1, -1)))
         right = torch.cat([read[:, :1], read[:, m:]], dim=1).mean(1, keepdim=True)
         probs = self._by_state(torch.cat([right, read[:, 1:m]], dim=1))
@@ -128,11 +142,16 @@ class _Chains:
                 continue
             after = values[-1].unsqueeze(1).expand(-1, m, -1).gather(2, moves[:, t])  # (P, m, W)
             if t == 0 and self.task.ways > 1:  # each opening leads to the chain of its own way
-                by_way = values[-1].unflatten(0, (-1, self.task.ways)).transpose(1, 2)  # (prompts, m, ways)
-                by_way = by_way.repeat_interleave(self.task.ways, dim=0)
+                by_way = values[-1].unflatten(0, (-1, self.task.ways, self.layers))[:, :, 0].transpose(1, 2)
+                by_way = by_way.repeat_interleave(_tables_each(self.task), dim=0)  # (P, m, ways)
                 after = torch.nn.functional.pad(by_way, (0, after.shape[2] - self.task.ways))
             leaves = (probs[:, :, t] * (after + gains[:, t, None]) * ~stays[:, t, None]).sum(2)
-            values.append(leaves / (1 - (probs[:, :, t] * stays[:, t, None]).sum(2)).clamp(min=MIN_LEAVING))
+            again = (probs[:, :, t] * stays[:, t, None]).sum(2)  # (P, m) probability of a word that says nothing
+            value = leaves / (1 - again).clamp(min=MIN_LEAVING)
+            if self.layers > 1:  # the first such word leads to the second layer, where the slot is still to come
+                second = value[1::2].repeat_interleave(2, dim=0)
+                value = torch.where(self._second()[:, None], value, leaves + again * second)
+            values.append(value)
         stacked = torch.stack(values[::-1], dim=1)  # (P, T + 1, m)
         return [ChainTables(*parts) for parts in zip(self.word_ids, stays, moves, gains, stacked, strict=True)]
 
@@ -201,7 +220,7 @@ class _Chains:
         quantiles = torch.stack([torch.randperm(n, generator=generator) for _ in range(T)], dim=1)  # (n, T)
         drawn = (shares[..., :-1] < ((quantiles + 0.5) / n).unsqueeze(2)).sum(3)  # (P, n, T)
         if self.task.ways > 1:
-            drawn[:, :, 0] = torch.arange(len(drawn))[:, None] % self.task.ways
+            drawn[:, :, 0] = (torch.arange(len(drawn)) // self.layers % self.task.ways)[:, None]
         off, results = torch.arange(n) * (torch.arange(n) < self.task.modulus), 0
         for t, slot in enumerate(self.kinds):
             if slot.field == "op":
@@ -216,19 +235,45 @@ class _Chains:
 
     def _read(self, written: Int[Tensor, "P n T"]) -> Float[Tensor, "P n T W"]:
         """Probability of each admitted word in each context of the chains."""
-        (P, n, T), completion_ids = written.shape, written.flatten(0, 1)
+        P, n, T = written.shape
         rows = [row for row in tokenize_prompts(self.policy.tokenizer, self.prompts) for _ in range(n)]
         prompts = pad_rows(rows, self.policy.tokenizer.pad_token_id, "left", self.device)
-        alive = torch.ones_like(completion_ids)
-        probs = context_logits(self.policy.model, *prompts, completion_ids, alive).softmax(-1)
-        ids, classes = (
-            self.word_ids.clamp(min=0),
-            _classes(self.policy.tokenizer, self.task, probs.shape[-1], self.device),
-        )
+        written, alive, places = self._rambling(written)  # (P, n, T or more), and T places among them
+        logits = context_logits(self.policy.model, *prompts, written.flatten(0, 1), alive.flatten(0, 1))
+        if self.layers > 1:
+            logits = logits.gather(1, places.reshape(P * n, T, 1).expand(-1, -1, logits.shape[2]))
+        ids, probs = self.word_ids.clamp(min=0), logits.softmax(-1)
+        classes = _classes(self.policy.tokenizer, self.task, probs.shape[-1], self.device)
         if classes is not None:  # a word of another alphabet is read as the plain word
             ids, probs = classes[ids], torch.zeros_like(probs).index_add(2, classes, probs)
         known = (self.word_ids >= 0).unsqueeze(1)
         return probs.view(P, n, T, -1).gather(3, ids.unsqueeze(1).expand(-1, n, -1, -1)) * known
+
+    def _second(self) -> Bool[Tensor, " P"]:
+        """Which of the chains are of the second layer."""
+        return torch.arange(len(self.prompts), device=self.device) % 2 == self.layers - 1
+
+    def _rambling(self, written: Int[Tensor, "P n T"]) -> tuple[Tensor, Tensor, Int[Tensor, "P n T"]]:
+        """Completions with words that say nothing, their mask, and where their slots are.
+
+        In the second layer they stand after the first result: 1 ... `ramble` of them, spread over the right chains and
+        over the others.
+        """
+        (_, n, T), m = written.shape, self.task.modulus
+        places = torch.arange(T, device=self.device).expand_as(written)
+        if self.layers == 1:
+            return written, torch.ones_like(written), places
+        counts = torch.zeros(n)
+        for chains in ([0, *range(m, n)], [*range(1, min(m, n))]):
+            counts[chains] = ((torch.arange(len(chains)) + 0.5) / max(1, len(chains)) * self.task.ramble).ceil()
+        first = next(t for t, slot in enumerate(self.kinds) if slot.before)
+        inserted = self._second()[:, None] * counts.long().to(self.device)  # (P, n)
+        places = places + inserted.unsqueeze(2) * (places >= first)
+        start, kinds, length = len(self.kinds[first].words), len(self.kinds[first].before), T + self.task.ramble
+        words = torch.randint(kinds, (length,), generator=torch.Generator().manual_seed(STYLE_SEED))
+        filled = self.word_ids[:, first, start + words.to(self.device)].unsqueeze(1).repeat(1, n, 1).clone()
+        alive = torch.arange(length, device=self.device) <= places[:, :, -1:]
+        return filled.scatter(2, places, written), alive.long(), places
 
     def _by_state(self, probs: Float[Tensor, "P m T W"]) -> Float[Tensor, "P m T W"]:
         """Those probabilities by running value in place of chain.
@@ -276,18 +321,19 @@ def context_logits(
 
 
 def _follow(
-    tables: list[ChainTables], own: Int[Tensor, " B"], rollouts: Rollouts, classes: Tensor | None, ways: int
+    tables: list[ChainTables], own: Int[Tensor, " B"], rollouts: Rollouts, classes: Tensor | None, task: Chain
 ) -> dict[str, Tensor]:
     """q (B, T, W), word ids (B, T, W), values elsewhere (B, T) and whether inside (B, T), token by token.
 
-    own: table of each rollout's prompt, of the first way; those of the others follow it.
+    own: table of each rollout's prompt, of the first way and layer; the others follow it.
     """
     device, (B, T), W = own.device, rollouts.completion_ids.shape, max(table.word_ids.shape[1] for table in tables)
     tokens, inside = rollouts.completion_ids.to(device), rollouts.completion_mask.to(device).bool()
     lengths = torch.tensor([len(table.word_ids) for table in tables], device=device)
     word_ids, stays = _stacked([table.word_ids for table in tables], -1), _stacked([table.stays for table in tables])
     moves, values = _stacked([table.moves for table in tables]), _stacked([table.values for table in tables])
-    gains, openings = _stacked([table.gains for table in tables]), torch.arange(W, device=device).clamp(max=ways - 1)
+    gains, layers = _stacked([table.gains for table in tables]), _layers(task)
+    openings = torch.arange(W, device=device).clamp(max=task.ways - 1) * layers
     q, ids = values.new_zeros(B, T, W), torch.full((B, T, W), -1, device=device)
     elsewhere, earned, holds = values.new_zeros(B, T), values.new_zeros(B), torch.ones_like(own, dtype=torch.bool)
     state, at = torch.zeros_like(own), torch.zeros_like(own)  # (B,) running value, and slot
@@ -295,6 +341,7 @@ def _follow(
         inside[:, t] &= holds & (at < lengths[own])
         slot = at.clamp(max=word_ids.shape[1] - 1)
         next_own = own[:, None] + (openings if t == 0 else torch.zeros_like(openings))  # (B, W) each
+        next_own = next_own + stays[own, slot] * (own[:, None] % 2 < layers - 1)
         next_slot, next_state = slot[:, None] + 1 - stays[own, slot].long(), moves[own, slot, state]
         next_earned = earned[:, None] + gains[own, slot]
         q[:, t] = (next_earned + values[next_own, next_slot, next_state]) * inside[:, t, None]
