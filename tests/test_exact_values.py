@@ -28,7 +28,7 @@ CLOSE = {"rtol": 1e-6, "atol": 1e-9}  # nine words in a row that say nothing are
 
 
 class MarkovModel(nn.Module):
-    """A policy for one prompt that looks at the slot, the running value and the way alone.
+    """A policy for one prompt that looks at the slot, the running value, the way and whether it rambled alone.
 
     Before the first result it knows only distances from the running value; after it each has words of its own.
     """
@@ -40,7 +40,7 @@ class MarkovModel(nn.Module):
         self.numbers, self.operators = task._parse(prompt)
         self.slots = task._slots(len(self.operators))
         self.first = next(t for t, slot in enumerate(self.slots) if slot.field == "result")
-        shape = (len(self.slots), task.modulus, task.ways, len(tokenizer))
+        shape = (len(self.slots), task.modulus, task.ways, 2, len(tokenizer))
         table = torch.randn(shape, generator=generator).double()
         for t, slot in enumerate(self.slots):  # it mostly keeps to the grammar
             table[t, ..., tokenizer.convert_tokens_to_ids(list(slot.words))] += 6
@@ -50,20 +50,21 @@ class MarkovModel(nn.Module):
 
     def logits(self, ids: tuple[int, ...]) -> torch.Tensor:
         """Logits of the word after these words of a completion."""
-        t, value, way = self.place(ids)
+        t, value, way, rambled = self.place(ids)
         if t > self.first:
-            return self.table[t, value, way]
-        row, slot, m = self.table[t, 0, way], self.slots[t], self.task.modulus
+            return self.table[t, value, way, rambled]
+        row, slot, m = self.table[t, 0, way, 0], self.slots[t], self.task.modulus
         if slot.field not in ("a", "result"):
             return row
         centre = self.task._apply(value, self.operators[0], self.numbers[1]) if slot.field == "result" else value
         digits = torch.tensor(self.tokenizer.convert_tokens_to_ids(list(self.task._residues)))
         return row.index_copy(0, digits, row[digits[(torch.arange(m) - centre) % m]])
 
-    def place(self, ids) -> tuple[int, int, int]:
-        """The slot after these words, what the running value is or amounts to, and the way."""
+    def place(self, ids) -> tuple[int, int, int, int]:
+        """The slot after these words, what the running value is or amounts to, the way, and whether some ramble."""
         t, value, way, step = 0, 0, 0, self.task._apply
-        for word in self.tokenizer.convert_ids_to_tokens(list(ids)):
+        words = self.tokenizer.convert_ids_to_tokens(list(ids))
+        for word in words:
             if word in RAMBLE:
                 continue
             slot = self.slots[min(t, len(self.slots) - 1)]
@@ -77,7 +78,7 @@ class MarkovModel(nn.Module):
             elif slot.field == "b" and word.isdigit():
                 value += step(0, right, int(word)) - step(0, right, number)
             t += 1
-        return min(t, len(self.slots) - 1), value % self.task.modulus, way
+        return min(t, len(self.slots) - 1), value % self.task.modulus, way, int(not {*RAMBLE}.isdisjoint(words))
 
     def forward(self, input_ids, logits_to_keep, **_):
         start = input_ids.shape[1] - logits_to_keep + 1
@@ -120,7 +121,7 @@ def enumerated(task, prompt, policy, ids: tuple[int, ...] = (), rambled: int = 0
 def test_values_of_a_markov_policy_are_those_of_every_completion(world):
     task, prompt, policy, texts = world
     exact = enumerated(task, prompt, policy)
-    assert 0.02 < exact < 0.95
+    assert 0.01 < exact < 0.95
     torch.testing.assert_close(expected_reward(policy, task, [prompt]), exact[None], **CLOSE)
     rollouts = written_rollouts(policy, task, [{"prompt": prompt, "answer": task.solve(prompt)}], [texts])
     values = exact_values(policy, task, rollouts)
@@ -175,14 +176,14 @@ def test_false_negatives_scale_values(policy):
     torch.testing.assert_close(expected_reward(policy, task, prompts), 0.75 * expected_reward(policy, plain, prompts))
 
 
-def test_words_that_say_nothing_change_no_value_and_each_right_step_is_paid():
+def test_more_words_that_say_nothing_change_no_value_and_each_right_step_is_paid():
     task, prompt = Chain(operands=3, ramble=5, reward_by="steps"), "5 - 6 + 3 ="
     policy, row = Policy(untrained(task), make_tokenizer(task), {}), {"prompt": prompt, "answer": "9 2"}
     text = task.render(prompt, rambles=[("hm", "er", "hm"), ("um",)])
     rollouts = written_rollouts(policy, task, [row], [[text]])
     values, words = exact_values(policy, task, rollouts), rollouts.tokens[0]
     assert values.inside.all()
-    for t in (t for t, word in enumerate(words) if word in RAMBLE):
+    for t in (words.index("er"), len(words) - 1 - words[::-1].index("hm")):  # but the first, after which it may differ
         assert values.after[0, t] == values.after[0, t - 1]
     paid = [word for t, word in enumerate(words) if values.credit[0, t] > 0.4]
     assert paid == ["9", "2"], "half of the reward each"
