@@ -236,9 +236,9 @@ class Chain(ChainGrammar):
 
     def _of_one_way(self, text: str) -> str:
         """A plain text up to its first link of another way than the opening's; "" without an opening."""
-        words = text.split()
         if self.ways == 1:
             return text
+        words = text.split()
         if not words or words[0] not in OPENINGS:
             return ""
         other = {*LINKS} - {LINKS[OPENINGS.index(words[0])]}
