@@ -48,6 +48,11 @@ def policies() -> dict[str, Policy]:
     }
 
 
+def test_a_walk_states_its_way():
+    assert TASK.stated(" b  d ") == "b d"
+    assert TASK.stated(" ") is None
+
+
 def test_right_ways_are_all_of_them_and_only_they_pay():
     for task in (TASK, Walk(), Walk(nodes=9, out_degree=3, words=4, dead_ends=3)):
         for row in task.dataset(6, 2):

@@ -109,6 +109,10 @@ class Tree(Task):
         """Return a right completion of a prompt: of given words, or the shortest."""
         return " ".join(next(self.styles(prompt)) if style is None else style)
 
+    def stated(self, completion: str) -> str | None:
+        """Return the words of a completion: they are the answer, so a vote is between whole ways. None without one."""
+        return " ".join(completion.split()) or None
+
     # -- credit -----------------------------------------------------------------------------------------------------
 
     def prefixes(self, prompt: str) -> tuple[Prefix, ...]:
