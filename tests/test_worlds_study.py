@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from audit.definitions import DEFINITIONS
 from audit.reckoning import Missing, Units
 from scipy import stats
 
-from workbook.claims import ledger
+from workbook.claims import ledger, measurements
 from workbook.studies import record
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
@@ -136,7 +135,7 @@ def test_the_ledger_judges_worlds_as_units(folder):
     rows = ledger("worlds", folder, ["Q1"]).set_index("key")
     assert rows.loc["Q1", ["outcome", "units", "policies", "registration"]].tolist() == ["supported", 12, 12, "matches"]
     assert set(rows.index) == {"Q1", "Q1 price", "Q1 value"}
-    third = ledger("world:third", folder, ["Q1", "Q2"]).set_index("key")
+    third = measurements("Q1", Tables("world:third", folder)).set_index("key")
     assert "Q1 held out" not in third.index
     assert third.loc["Q1 world", "units"] == 10
 
@@ -154,12 +153,14 @@ def test_a_lead_is_void_where_sharpening_alone_gains(folder):
         claims.credited(other, "positive_only")
 
 
-def test_signal_of_batches_is_that_of_their_mean():
-    """mean2 of many draws is the squared mean, total2 the squared length of one."""
-    mean, noise = torch.tensor([3.0, 4.0]), torch.randn(4000, 2, generator=torch.Generator().manual_seed(0))
-    read = study.lengths(mean + noise)
-    assert read["mean2"] == pytest.approx(25, rel=0.02)
-    assert read["total2"] == pytest.approx(27, rel=0.02)
+def test_the_signal_of_exact_gradients_is_that_of_sampled_updates(monkeypatch):
+    """Both rules' mean updates have the length that exact gradients say, and known credit's noise is no larger."""
+    monkeypatch.setitem(study.SIZES, "tiny", study.Sizes(2, 1, 2, 24))
+    updates = study.start_study(Bench("tiny"))["updates"].set_index("rule")
+    ratio = updates["sampled2"] / updates["mean2"]
+    assert ratio.tolist() == pytest.approx([1, 1], abs=0.25)
+    assert updates.loc["oracle", "mean2"] * 49 / 64 == pytest.approx(updates.loc["dr_grpo", "mean2"])
+    assert (updates["mean2"] < updates["total2"]).all()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 
 from workbook.policies.models import evaluating
-from workbook.probes.recovered import flat_gradient
+from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.probes.step import scores
 from workbook.studies.bench import Bench
 from workbook.studies.endpoints import COLLAPSED
@@ -69,32 +69,36 @@ def start_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table updates of one unit: by rule, signal (mean2) and all (total2) of one batch's update of the policy at the
     start, on prompts that nobody trains on; every batch draws prompts and rollouts anew.
 
-        mean2 = mean_{m != n} <g_m, g_n>        total2 = mean_m |g_m|^2
+        mean2  = |E g|^2 = c^2 <G_1, G_2>       of exact gradients of the value on two halves of the prompts
+        total2 = mean_m |g_m|^2                 sampled2 = mean_{m != n} <g_m, g_n>: mean2 again, with sampling's noise
 
-    both without bias, as different batches share no noise; in the units of the mean over rollouts.
+    all without bias, as halves and batches share no noise. c is 1 for known credit; for plain, whose baseline holds
+    each rollout's own reward, 1 - 1 / group size.
     """
-    rules, redraws = (PLAIN, EXACT), SIZES[bench.scale.name].redraws
+    scale, redraws = {PLAIN: 1 - 1 / GROUP_SIZE, EXACT: 1.0}, SIZES[bench.scale.name].redraws
     policy, task, seed = bench.policy, bench.task, bench.held_out_seed
-    data, gradients = task.dataset(PROMPTS * redraws, seed), {rule: [] for rule in rules}
-    with evaluating(policy.model):
-        for draw in range(redraws):
-            rows = data.select(range(PROMPTS * draw, PROMPTS * (draw + 1)))
-            rollouts = sample_batch(policy, task, loop_of(bench, PLAIN), rows, seed, draw)
-            with torch.enable_grad():
-                scored = scores(policy.model, rollouts)  # (B, T)
-            for rule in rules:
-                given, _ = advantaged(policy, task, loop_of(bench, rule), rows, seed, draw, given=rollouts)
-                objective = (given.advantages.view(len(given), -1) * scored).sum() / len(given)
-                gradients[rule].append(flat_gradient(policy, objective, keep_graph=True))
-    table = [{"rule": rule, **lengths(torch.stack(parts)), "redraws": redraws} for rule, parts in gradients.items()]
-    return {"updates": pd.DataFrame(table).assign(world=world_name(bench.scale.name))}
+    data, gradients = task.dataset(PROMPTS * redraws, seed), {rule: [] for rule in scale}
+    exact = []
+    for draw in range(redraws):
+        rows = data.select(range(PROMPTS * draw, PROMPTS * (draw + 1)))
+        rollouts = sample_batch(policy, task, loop_of(bench, PLAIN), rows, seed, draw)
+        with evaluating(policy.model), torch.enable_grad():
+            scored = scores(policy.model, rollouts)  # (B, T)
+            exact.append(exact_gradient(policy, task, rows["prompt"]).double())
+        for rule, parts in gradients.items():
+            given, _ = advantaged(policy, task, loop_of(bench, rule), rows, seed, draw, given=rollouts)
+            objective = (given.advantages.view(len(given), -1) * scored).sum() / len(given)
+            parts.append(flat_gradient(policy, objective, keep_graph=True).double())
+    signal = float(torch.stack(exact[::2]).mean(0) @ torch.stack(exact[1::2]).mean(0))
+    table = [{"rule": rule, "mean2": scale[rule] ** 2 * signal, **squares(parts)} for rule, parts in gradients.items()]
+    return {"updates": pd.DataFrame(table).assign(world=world_name(bench.scale.name), redraws=redraws)}
 
 
-def lengths(gradients: torch.Tensor) -> dict[str, float]:
-    """mean2 and total2 of (M, D) gradients of independent batches."""
-    gram, count = gradients.double() @ gradients.double().T, len(gradients)
-    own = float(gram.trace())
-    return {"mean2": (float(gram.sum()) - own) / (count * (count - 1)), "total2": own / count}
+def squares(gradients: list[torch.Tensor]) -> dict[str, float]:
+    """total2 and sampled2 of gradients (D,) of independent batches."""
+    rows, count = torch.stack(gradients), len(gradients)
+    own, whole = float(rows.square().sum()), float(rows.sum(0).square().sum())
+    return {"total2": own / count, "sampled2": (whole - own) / (count * (count - 1))}
 
 
 def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
