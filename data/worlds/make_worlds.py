@@ -29,7 +29,7 @@ from workbook.probes.start import GROUP_SIZE, GROUPS, PROMPTS, describe_start
 from workbook.tasks.worlds import World, world_of, worlds
 
 HERE = Path(__file__).parent
-LESSON_STEPS, BATCH_SIZE, LEARNING_RATE = 800, 32, 3e-3  # of `learn`, at most; of it and of `train`
+LESSON_STEPS, BATCH_SIZE, LEARNING_RATE = 2400, 32, 3e-3  # of `learn`, at most; of it and of `train`
 ROLES = ["tuning"] * 3 + ["unit"] * 10
 
 
