@@ -70,8 +70,8 @@ class Finding:
         if self.holds():
             return NUMBER.sub(lambda match: _number(match[1], percent=bool(match[2])), self.says)
         rows = [registered()[key] for key in self.when]
-        said = [", ".join(dict.fromkeys((row.outcome, format_effect(row)))) for row in rows]  # once, if not measured
-        outcomes = "; ".join(f"{row.measured.rstrip('.')}: {what}" for row, what in zip(rows, said, strict=True))
+        found = [", ".join(dict.fromkeys((row.outcome, format_effect(row)))) for row in rows]  # once, if not measured
+        outcomes = "; ".join(f"{row.measured.rstrip('.')}: {what}" for row, what in zip(rows, found, strict=True))
         return f"**{self.question}** {outcomes}."
 
     def certainty(self) -> str:
@@ -84,8 +84,8 @@ class Finding:
         units = f"{most}" if fewest == most else f"{fewest} to {most}"
         before = self.before and all(row.registration == "matches" for row in rows)
         chosen = f"; rows chosen {'before the units' if before else 'after the data'}" if self.layer else ""
-        told = "; ".join(f"{outcome} ({', '.join(keys)})" for outcome, keys in outcomes.items())
-        return f"{told}; {units} units{chosen}"
+        judged = "; ".join(f"{outcome} ({', '.join(keys)})" for outcome, keys in outcomes.items())
+        return f"{judged}; {units} units{chosen}"
 
 
 @cache

@@ -99,7 +99,7 @@ def expected_rewards(modulus: int, error_rate: float, shifts: tuple[int, ...], b
     """
     steps, right = len(shifts), [1.0] + [0.0] * (modulus - 1)
     if not any(shifts) and not by_steps:
-        rows = [[still_right(on, left, modulus, error_rate) for on in (True, False)] for left in range(steps, -1, -1)]
+        rows = [[still_right(on, k, modulus, error_rate) for on in (True, False)] for k in range(steps, -1, -1)]
         return [[on, *[off] * (modulus - 1)] for on, off in rows]
     table = [[0.0] * modulus if by_steps else right]
     for shift in reversed(shifts):

@@ -117,10 +117,10 @@ class Walk(Tree):
     def preferences(self, prompt: str, prefix: Prefix) -> tuple[float, ...]:
         """Return the demonstrator's probability of each of the next words, as the module's head says."""
         words, map_ = self.next_words(prompt, prefix), _read(self, prompt)
-        left, node = self.words - len(prefix) - 1, prefix[-1] if prefix else map_.start
+        words_left, node = self.words - len(prefix) - 1, prefix[-1] if prefix else map_.start
         if words == (END,):
             return (1.0,)
-        steps = [next((k for k in range(left + 1) if map_.ways[word][k]), NEVER) for word in words]
+        steps = [next((k for k in range(words_left + 1) if map_.ways[word][k]), NEVER) for word in words]
         best = [number == min(steps) for number in steps]
         others = len(words) - sum(best)
         if others and fraction("is wrong", node, map_.goal) < self.wrong_modes:

@@ -43,12 +43,12 @@ def map_chart(table: pd.DataFrame):
     for place, (world, rows) in enumerate(table.groupby("world", sort=False)):
         y = alt.Y("mean:Q", title=None if place % COLUMNS else "value").scale(domain=[0, 1])
         charts.append(series(rows, x, y, **look, title=world))
-    said = describe_rows(table[table["batch"] == table["batch"].max()], "world", "rule")
+    described = describe_rows(table[table["batch"] == table["batch"].max()], "world", "rule")
     return panels(
         [alt.hconcat(*charts[k : k + COLUMNS], spacing=14) for k in range(0, len(charts), COLUMNS)],
-        "The ranking turns with the world",
+        "What each rule reaches with as many sampled tokens, by world",
         "exact value on held-out prompts, each rule at its own rate; bands: 95 % t intervals over policies",
-        f"Value at the end. {said}",
+        f"Value at the end. {described}",
         vertical=True,
     )
 
@@ -78,8 +78,8 @@ def rules_chart(table: pd.DataFrame):
     text = alt.Text("octaves:Q", format="+.2f")
     chart = cells(table, x, alt.Y("world:N", sort=worlds, title=None), color, text, **look)
     note = "log2 of plain's sampled tokens over the rule's, censored at the budget; above 0 the rule is ahead of plain"
-    said = describe_rows(table, "world", "rule", value="octaves", form="+.2f")
-    return titled(chart, "Tokens to half-way, against plain", note, f"Octaves. {said}")
+    described = describe_rows(table, "world", "rule", value="octaves", form="+.2f")
+    return titled(chart, "Tokens to half-way, against plain", note, f"Octaves. {described}")
 
 
 def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
@@ -106,5 +106,5 @@ def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
         base.mark_text(align="left", dx=7, dy=-6, fontSize=10).encode(text="world:N", color=alt.value("black")),
     ]
     note = f"price = {line.intercept:.2f} + {line.slope:.2f} x, least squares over {line.worlds} worlds; bars: 95 % t"
-    said = describe_rows(table, "world", interval=True)
-    return finish(alt.layer(*layers), "The price of one reward per rollout", note, said, height=280)
+    described = describe_rows(table, "world", interval=True)
+    return finish(alt.layer(*layers), "The price of one reward per rollout", note, described, height=280)

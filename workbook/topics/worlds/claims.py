@@ -58,8 +58,8 @@ def slope(tables: Tables) -> pd.Series:
 
 def off_the_line(tables: Tables) -> pd.Series:
     """The price in a world held out minus what the line through the others says of it."""
-    said = predicted(tables).set_index("world")["mean"]
-    return lead(tables, EXACT) - said[tables.scale.removeprefix("world:")]
+    on_the_line = predicted(tables).set_index("world")["mean"]
+    return lead(tables, EXACT) - on_the_line[tables.scale.removeprefix("world:")]
 
 
 PRICE = partial(lead, arm=EXACT)
