@@ -511,7 +511,7 @@ def half_way(units):
     best, start = mean.max(), np.mean([values.xs(0, level="batch").iloc[0] for values in policies])
     if best - start < 0.05:
         raise Missing
-    runs, rows = at(units.table("runs"), kind="own"), []
+    runs, rows = units.table("runs"), []
     for (unit, arm), run in runs.groupby(["seed", "arm"]):
         run, budget = run.sort_values("batch"), runs.loc[runs["seed"] == unit, "sampled_tokens"].max()
         value = run["value"].iloc[0]

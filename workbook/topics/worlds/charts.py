@@ -23,11 +23,11 @@ COLUMNS = 4  # panels of a row
 KINDS = ("measured", "predicted, held out")
 
 
-def map_table(runs: Mapping[str, pd.DataFrame], arms: Sequence[str] = SHOWN, kind: str = "own") -> pd.DataFrame:
+def map_table(runs: Mapping[str, pd.DataFrame], arms: Sequence[str] = SHOWN) -> pd.DataFrame:
     """Table of `map_chart` from worlds' runs: world, rule, batch, thousands of tokens, value's mean, low, high."""
     parts = []
     for world, table in runs.items():
-        rows = table[(table["kind"] == kind) & table["arm"].isin(arms)]
+        rows = table[table["arm"].isin(arms)]
         tokens = rows.groupby(["arm", "batch"])["sampled_tokens"].mean().rename("tokens") / 1000
         curve = unit_curve(rows, "batch", "value", by="arm").join(tokens, on=["arm", "batch"])
         parts.append(curve.assign(world=world_name(world)))

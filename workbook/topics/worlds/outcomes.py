@@ -86,7 +86,7 @@ def own_rates(rates: pd.DataFrame) -> pd.DataFrame:
 
 
 def common_rate(worlds: Sequence[pd.DataFrame]) -> float:
-    """The rate of all arms in all worlds: the median of plain's own rates, the lower of two in the middle."""
+    """One rate for all arms in all worlds: the median of plain's own rates, the lower of two in the middle."""
     rates = sorted(own_rates(rates).loc[PLAIN, "lr"] for rates in worlds)
     return float(rates[(len(rates) - 1) // 2])
 
@@ -109,21 +109,20 @@ def world_tables(scale: str, folder) -> Tables:
 
 
 @lru_cache(maxsize=64)
-def unit_outcomes(tables: Tables, kind: str = "own") -> pd.DataFrame:
-    """`run_ends` of a world's units at each arm's own rate, or at the common one."""
-    runs = tables["worlds/runs"]
-    return run_ends(runs[runs["kind"] == kind], best_attainable(tables["worlds_rates/runs"]))
+def unit_outcomes(tables: Tables) -> pd.DataFrame:
+    """`run_ends` of a world's units, each arm at its own rate."""
+    return run_ends(tables["worlds/runs"], best_attainable(tables["worlds_rates/runs"]))
 
 
-def read(tables: Tables, column: str, arm: str, kind: str = "own") -> pd.Series:
+def read(tables: Tables, column: str, arm: str) -> pd.Series:
     """A column of `unit_outcomes` of one arm, one number per unit."""
-    ends = unit_outcomes(tables, kind)
+    ends = unit_outcomes(tables)
     return ends[ends["arm"] == arm].set_index("seed")[column].rename_axis("unit")
 
 
-def lead(tables: Tables, arm: str, base: str = PLAIN, kind: str = "own") -> pd.Series:
+def lead(tables: Tables, arm: str, base: str = PLAIN) -> pd.Series:
     """Octaves of tokens to half-way that an arm needs less than another; the price: known credit's lead over plain."""
-    return np.log2(read(tables, "tokens", base, kind) / read(tables, "tokens", arm, kind))
+    return np.log2(read(tables, "tokens", base) / read(tables, "tokens", arm))
 
 
 def signal_share(tables: Tables, rule: str = PLAIN) -> float:

@@ -5,11 +5,12 @@ run is 32 generation batches of 8 prompts x 8 rollouts, one AdamW step each, on-
 
 Rates are tuned on a world's three other policies. The ladder's middle is the lowest of CLIMB at which permuted falls
 below half of its start on most of them: noise alone destroys them there, so that the rates on both sides of what a
-rule can bear are tried. What rate is an arm's own, and which one all share: `outcomes.own_rates`, `common_rate`.
+rule can bear are tried. What rate is an arm's own, and which one all could share: `outcomes.own_rates`, `common_rate`.
+Permuted, which learns at no rate, runs at plain's own.
 
 Tables, a row per reading of a run: world, arm, lr, what `train_in_memory` reads; of `worlds_rates` policy (of the
-tuning ones) in ladder (`runs`) and climb (`edge`), of `worlds` kind ("own" or "common" rate). `worlds_start`: a row per
-rule with mean2 and total2, the squared length of the expected update and the mean one of a batch's.
+tuning ones) in ladder (`runs`) and climb (`edge`). `worlds_start`: a row per rule with mean2 and total2, the squared
+length of the expected update and the mean one of a batch's.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from workbook.studies.endpoints import COLLAPSED
 from workbook.studies.loop import Loop, advantaged, sample_batch, train_in_memory
 from workbook.studies.record import load_measured
 from workbook.studies.registration import WORLD_SCALES
-from workbook.topics.worlds.outcomes import EXACT, LOWER, OPEN, PLAIN, common_rate, own_rates, world_name
+from workbook.topics.worlds.outcomes import EXACT, LOWER, PLAIN, own_rates, world_name
 
 ARMS = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "edit_mask")
 ARMS += ("entropy_minimization", "sequence_logp", "majority_vote", LOWER)
@@ -44,7 +45,7 @@ class Sizes(NamedTuple):
 
     batches: int = 32
     every: int = 4
-    held_out: int = 48
+    held_out: int = 32
     redraws: int = 32
 
 
@@ -102,7 +103,7 @@ def squares(gradients: list[torch.Tensor]) -> dict[str, float]:
 
 
 def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Tables runs and edge of a world: every arm on its tuning policies at five rates, and permuted's way up there."""
+    """Tables runs and edge of a world: the arms on its tuning policies at five rates, and permuted's way up there."""
     tuned = {"role": "tuning"} if bench.scale.name in WORLD_SCALES else {}
     benches = [bench, *(Bench(bench.scale.name, k, **tuned) for k in range(1, TUNED))]
     for other in benches[1:]:
@@ -118,21 +119,16 @@ def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
         values = climb[-1].groupby("policy")["value"]
         if (values.min() <= COLLAPSED * values.first()).sum() > TUNED / 2:
             break
-    runs = [rows(arm, climb[-1]["lr"][0] * 2.0**step) for arm in ARMS for step in LADDER]
+    runs = [rows(arm, climb[-1]["lr"][0] * 2.0**step) for arm in ARMS if arm != LOWER for step in LADDER]
     return {name: pd.concat(parts, ignore_index=True) for name, parts in (("edge", climb), ("runs", runs))}
 
 
 def worlds_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table runs of one unit: every arm at its own rate and at the common one; a run that is both stands twice.
+    """Table runs of one unit: every arm at its own rate.
 
-    Raises NotMeasured until the rates of all worlds but those held out have been tuned.
+    Raises NotMeasured until the world's rates have been tuned.
     """
-    here, runs = bench.scale.name, []
-    others = OPEN if here in WORLD_SCALES else (here,)
-    tuned = {name: load_measured("worlds_rates", name, "runs", bench.results) for name in (here, *others)}
-    common = common_rate([tuned[name] for name in others])
-    for kind, rates in (("own", own_rates(tuned[here])["lr"]), ("common", dict.fromkeys(ARMS, common))):
-        for arm in ARMS:
-            run = bench.kept(f"{arm}-{rates[arm]:g}", partial(run_arm, bench, arm, rates[arm]))
-            runs.append(run.assign(kind=kind))
-    return {"runs": pd.concat(runs, ignore_index=True)}
+    rates = own_rates(load_measured("worlds_rates", bench.scale.name, "runs", bench.results))["lr"]
+    rates[LOWER] = rates[PLAIN]
+    made = [bench.kept(f"{arm}-{rates[arm]:g}", partial(run_arm, bench, arm, rates[arm])) for arm in ARMS]
+    return {"runs": pd.concat(made, ignore_index=True)}
