@@ -13,7 +13,6 @@ from workbook.studies import Tables, record
 from workbook.studies.bench import Bench
 from workbook.studies.registration import read_registration
 from workbook.topics.flips import charts, claims, explore, study
-from workbook.topics.flips.probe import permuted_advantages
 from workbook.views.live_study import NOW
 
 

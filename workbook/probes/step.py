@@ -11,7 +11,9 @@ step on fresh rollouts is GRPO's, and further steps on the same rollouts are PPO
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ from workbook.policies.models import private_copy, reading
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps, rows_at_once
+from workbook.theory.advantages import permute_in_groups
 from workbook.theory.weights import update_weights
 from workbook.training.messages import progress
 
@@ -254,3 +257,27 @@ def output_layer_step(
         pushes = pushes.masked_fill(~chosen.to(pushes.device), 0.0)
     states = output_states(policy, rollouts)
     return states.predicted(pushes[alive].to(states.hidden.device), lr)
+
+
+# -- controls: rewards without meaning, and equal frequencies
+
+
+def permuted_advantages(rollouts: Rollouts, seed: int = 0) -> Rollouts:
+    """The rollouts with advantages permuted within each group: frequencies as they were, rewards without meaning."""
+    generator = torch.Generator().manual_seed(seed)
+    return replace(rollouts, advantages=permute_in_groups(rollouts.advantages, rollouts.group_ids, generator))
+
+
+def frequency_matched(table: pd.DataFrame, seed: int = 0, by: str = "token_id") -> pd.DataFrame:
+    """The control R1: rows dropped at random until each token occurs equally often on both sides of its prompt.
+
+    Rollouts of advantage 0 are dropped. Order and columns stay.
+    """
+    signed = table[table["advantage"] != 0]
+    shuffled = signed.sample(frac=1, random_state=seed)
+    side = shuffled["advantage"] > 0
+    place = shuffled.groupby([shuffled["group"], shuffled[by], side]).cumcount()
+    keys = [signed["group"], signed[by]]
+    sides = [(signed["advantage"] > 0).groupby(keys).sum(), (signed["advantage"] < 0).groupby(keys).sum()]
+    quota = pd.MultiIndex.from_arrays([shuffled["group"], shuffled[by]]).map(pd.concat(sides, axis=1).min(axis=1))
+    return shuffled[place.to_numpy() < quota.to_numpy()].sort_index()

@@ -12,8 +12,7 @@ from typing import Any
 import yaml
 
 from workbook.places import data_path
-from workbook.tasks import get_task
-from workbook.tasks.task import Task, short
+from workbook.tasks.task import Task, get_task, short
 
 WORLD = "world:"  # how names of worlds, and of their policies, begin
 

@@ -7,15 +7,13 @@ occur in positive and in negative rollouts of their prompt, *specific* ones in o
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
+    "probes.step": "frequency_matched permuted_advantages",
     "topics.flips.charts": (
         "backbone_curves backbones_chart compute_flips describe_flips family_follows own_share own_share_chart"
     ),
     "topics.flips.claims": "contrasts predicted_follows",
     "topics.flips.explore": ("check_balance check_shares check_words live_flips live_net"),
-    "topics.flips.probe": (
-        "cancellation_index column_shares flip_distance flip_shares frequency_matched permuted_advantages predicts "
-        "token_flips"
-    ),
+    "topics.flips.probe": "cancellation_index column_shares flip_distance flip_shares predicts token_flips",
     "topics.flips.study": "pushing_prompts",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

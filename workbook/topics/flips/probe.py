@@ -1,8 +1,8 @@
-"""Probes of token flipping, beside the studies since other rooms use them: which tokens one real step boosts.
+"""Probes of token flipping: which tokens one real step boosts.
 
 Claim (arXiv 2605.08666, figures 1 and 9): the shares of tokens that an update boosts, suppresses or leaves stable are
 alike in positive and in negative rollouts. `token_flips` takes the step and measures dlogp; the functions on its table
-are pure. `frequency_matched` is the control that the paper lacks (R1).
+are pure. The control that the paper lacks (R1) is `probes.step.frequency_matched`.
 
 The cancellation index (H5) is the signal that remains on a token after opposing pushes are summed:
 
@@ -15,7 +15,6 @@ Both lie in [-1, 1]; 0 is full cancellation. `predicts` asks what they predict o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -27,7 +26,6 @@ from workbook.probes.step import logp_change
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts
 from workbook.statistics import Interval, bootstrap_bounds, bootstrap_mean, paired_difference
-from workbook.theory.advantages import permute_in_groups
 
 EPSILONS = (1e-3, 3e-3, 0.01, 3e-2, 1e-1, 3e-1)  # nats
 EPS = 0.01  # nats: a probability that changed by less than about 1 % of itself counts as stable
@@ -43,27 +41,6 @@ def token_flips(policy, rollouts: Rollouts, optimizer: str = "adamw", lr: float 
     moved = logp_change(private_copy(policy), rollouts, optimizer, lr, **settings)
     dlogp = moved[rollouts.completion_mask.bool().to(moved.device)]
     return rollouts.token_table().assign(dlogp=dlogp.double().cpu().numpy())
-
-
-def permuted_advantages(rollouts: Rollouts, seed: int = 0) -> Rollouts:
-    """The rollouts with advantages permuted within each group: frequencies as they were, rewards without meaning."""
-    generator = torch.Generator().manual_seed(seed)
-    return replace(rollouts, advantages=permute_in_groups(rollouts.advantages, rollouts.group_ids, generator))
-
-
-def frequency_matched(table: pd.DataFrame, seed: int = 0, by: str = "token_id") -> pd.DataFrame:
-    """The control R1: rows dropped at random until each token occurs equally often on both sides of its prompt.
-
-    Rollouts of advantage 0 are dropped. Order and columns stay.
-    """
-    signed = table[table["advantage"] != 0]
-    shuffled = signed.sample(frac=1, random_state=seed)
-    side = shuffled["advantage"] > 0
-    place = shuffled.groupby([shuffled["group"], shuffled[by], side]).cumcount()
-    keys = [signed["group"], signed[by]]
-    sides = [(signed["advantage"] > 0).groupby(keys).sum(), (signed["advantage"] < 0).groupby(keys).sum()]
-    quota = pd.MultiIndex.from_arrays([shuffled["group"], shuffled[by]]).map(pd.concat(sides, axis=1).min(axis=1))
-    return shuffled[place.to_numpy() < quota.to_numpy()].sort_index()
 
 
 # --- shares of boosted, suppressed and stable tokens

@@ -33,11 +33,11 @@ from workbook.probes.dose import (
     real_step,
     shift_curve,
 )
-from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr, permuted_advantages
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import DRAWS_PER_PROMPT, Bench, distinct_rollouts, joined, over_dials
 from workbook.theory.choices import check_choice
-from workbook.topics.flips.probe import EPSILONS, column_shares, permuted_advantages, token_flips
+from workbook.topics.flips.probe import EPSILONS, column_shares, token_flips
 
 ALPHABETS = (4, 16, 64)  # private ones; 1 is the study dose itself
 TABLES = ("rates", "net", "blocks")

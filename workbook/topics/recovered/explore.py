@@ -15,8 +15,7 @@ from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
 from workbook.studies.record import FAMILY
 from workbook.tasks import get_task
-from workbook.topics.recovered.claims import STUDY
-from workbook.topics.recovered.study import GROUP_SIZE, RULE
+from workbook.topics.recovered.study import GROUP_SIZE, RULE, STUDY
 from workbook.views.charts import curve_chart, describe_parts, parts_table, signal_noise_chart
 from workbook.views.explorer import Explorer, menu, slider
 
