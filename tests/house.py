@@ -23,15 +23,15 @@ BUDGET = {
     "tasks": 2_116,
     "policies": 1_295,
     "rollouts": 1_322,
-    "probes": 3_165,
+    "probes": 3_190,
     "training": 3_770,
     "views": 3_300,
-    "studies": 1_170,
+    "studies": 1_112,
     "claims": 720,
     "book": 920,
     "commands": 370,
     "root": 600,
-    "topics": 10_613,
+    "topics": 10_646,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.

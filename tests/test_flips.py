@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from workbook.probes.dose import anchor_labels, dose_blocks
+from workbook.probes.step import permuted_advantages
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies import Tables, record
 from workbook.studies.bench import Bench

@@ -12,7 +12,6 @@ _NAMES = {  # module: what it offers
     "places": "data_path",
     "studies.bench": "Bench",
     "studies.record": "Tables load_measured measure",
-    "studies.endpoints": "batches_to_collapse tokens_to",
     "studies.loop": "Loop Readings train_in_memory",
     "studies.registration": "SCALES Scale read_registration registered_outcome",
 }

@@ -25,11 +25,10 @@ from workbook.policies.models import evaluating
 from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.probes.step import scores
 from workbook.studies.bench import Bench
-from workbook.studies.endpoints import COLLAPSED
 from workbook.studies.loop import Loop, advantaged, sample_batch, train_in_memory
 from workbook.studies.record import load_measured
 from workbook.studies.registration import WORLD_SCALES
-from workbook.topics.worlds.outcomes import EXACT, LOWER, PLAIN, own_rates, world_name
+from workbook.topics.worlds.outcomes import COLLAPSED, EXACT, LOWER, PLAIN, own_rates, world_name
 
 ARMS = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "edit_mask")
 ARMS += ("entropy_minimization", "sequence_logp", "majority_vote", LOWER)
