@@ -584,6 +584,17 @@ def off_line(units):
     known = [(float(doublings(one)), octaves("oracle")(one).mean()) for one in others.values()]
     return octaves("oracle")(units) - np.polyval(line(pd.DataFrame(known, columns=["x", "price"])), doublings(units))
 
+def at_last(arm, column="value"):
+    def number(units):
+        runs = units.table("runs")
+        ends = runs[runs["batch"] == runs["batch"].max()].pivot(index="seed", columns="arm", values=column)
+        return ends[arm] - ends["dr_grpo"]
+    return number
+
+LASTING = {
+    "Q1 300": at_last("oracle"), "Q1 300 entropy": at_last("entropy_minimization"), "Q2 300": at_last("positive_only"),
+    "Q2 300 filtering": at_last("negative_token_filtering"), "Q2 300 pass@8": at_last("positive_only", "pass_at_8"),
+}
 PRICE, GAP = octaves("oracle"), beyond_plain("oracle")
 WORLD_ROWS = {
     "Q1": law, "Q1 price": by_world(PRICE), "Q1 value": by_world(GAP), "Q1 world": PRICE, "Q1 separates": GAP,
@@ -602,5 +613,5 @@ DEFINITIONS = {
     "batch_one_prompt": {f"{claim} one prompt": ordered(order, level=1) for claim, order in ORDERS.items()},
     "dose_dials": DIALS, "mass": MASS, "recovered": RECOVERED, "recovered_dials": RECOVERED_DIALS,
     "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
-    "worlds": WORLD_ROWS,
+    "worlds": WORLD_ROWS, "worlds_300": LASTING,
 }

@@ -63,6 +63,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "training_curves": "topics.drift.study:training_curves_study",
     "value_gap": "topics.credit.study:value_gap_study",
     "worlds": "topics.worlds.study:worlds_study",
+    "worlds_300": "topics.worlds.study:lasting_study",
     "worlds_rates": "topics.worlds.study:rates_study",
     "worlds_start": "topics.worlds.study:start_study",
 }

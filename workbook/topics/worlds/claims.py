@@ -25,6 +25,12 @@ def ahead(tables: Tables, arm: str, base: str = PLAIN, column: str = "value") ->
     return read(tables, column, arm) - read(tables, column, base)
 
 
+def after_300(tables: Tables, arm: str, base: str = PLAIN, column: str = "value") -> pd.Series:
+    """A column after 300 batches, one arm minus another."""
+    ends = tables["worlds_300/runs"].sort_values("batch").groupby(["arm", "seed"])[column].last()
+    return (ends[arm] - ends[base]).rename_axis("unit")
+
+
 def gained(tables: Tables, arm: str) -> pd.Series:
     """Pseudo-values of an arm's gain in value over plain's, a ratio of means over units."""
     gains = [read(tables, "value", one) - read(tables, "start", one) for one in (arm, PLAIN)]
@@ -84,5 +90,12 @@ MEASURES = {
         },
         "Q2": partial(credited, arm=POSITIVE),
         "Q2 filtering": partial(credited, arm=FILTERING),
+    },
+    "worlds_300": {
+        "Q1 300": partial(after_300, arm=EXACT),
+        "Q1 300 entropy": partial(after_300, arm=FREE["entropy"]),
+        "Q2 300": partial(after_300, arm=POSITIVE),
+        "Q2 300 filtering": partial(after_300, arm=FILTERING),
+        "Q2 300 pass@8": partial(after_300, arm=POSITIVE, column="pass_at_8"),
     },
 }

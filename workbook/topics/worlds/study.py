@@ -1,4 +1,5 @@
-"""Studies of worlds: `worlds_start` (a batch, untrained), `worlds_rates` (each arm's rate), `worlds` (the comparison).
+"""Studies of worlds: `worlds_start` (a batch, untrained), `worlds_rates` (each arm's rate), `worlds` (the comparison),
+`worlds_300` (six of its arms, 300 batches).
 
 Arms are credit rules by their names: known credit, rules with rewards, rules that never see one, permuted rewards. A
 run is 32 generation batches of 8 prompts x 8 rollouts, one AdamW step each, on-policy; readings every fourth batch.
@@ -15,6 +16,7 @@ length of the expected update and the mean one of a batch's.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -32,6 +34,7 @@ from workbook.topics.worlds.outcomes import COLLAPSED, EXACT, LOWER, PLAIN, own_
 
 ARMS = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "edit_mask")
 ARMS += ("entropy_minimization", "sequence_logp", "majority_vote", LOWER)
+LASTING = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "entropy_minimization", LOWER)
 CLIMB = tuple(1.5e-4 * 2**k for k in range(6))  # up to 4.8e-3
 LADDER = (-2, -1, 0, 1, 2)  # doublings about the edge
 PROMPTS, GROUP_SIZE, TUNED = 8, 8, 3  # of a batch; policies that a world's rates are tuned on
@@ -51,10 +54,11 @@ class Sizes(NamedTuple):
 SIZES = dict.fromkeys(WORLD_SCALES, Sizes()) | {"tiny": Sizes(4, 2, 4, 4)}
 
 
-def run_arm(bench: Bench, arm: str, lr: float) -> pd.DataFrame:
-    """A run of one arm at one rate from a unit's policy."""
-    size = SIZES[bench.scale.name]
-    given = (bench.policy, bench.task, loop_of(bench, arm, lr), bench.data_seed, bench.readings(size.held_out))
+def run_arm(bench: Bench, arm: str, lr: float, size: Sizes | None = None) -> pd.DataFrame:
+    """A run of one arm at one rate from a unit's policy; size: by default its scale's."""
+    size = size or SIZES[bench.scale.name]
+    loop = replace(loop_of(bench, arm, lr), batches=size.batches)
+    given = (bench.policy, bench.task, loop, bench.data_seed, bench.readings(size.held_out))
     run = train_in_memory(*given, every=size.every)
     return run[KEPT].assign(world=world_name(bench.scale.name), arm=arm, lr=lr)
 
@@ -127,7 +131,22 @@ def worlds_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
     Raises NotMeasured until the world's rates have been tuned.
     """
-    rates = own_rates(load_measured("worlds_rates", bench.scale.name, "runs", bench.results))["lr"]
-    rates[LOWER] = rates[PLAIN]
+    rates = unit_rates(bench)
     made = [bench.kept(f"{arm}-{rates[arm]:g}", partial(run_arm, bench, arm, rates[arm])) for arm in ARMS]
     return {"runs": pd.concat(made, ignore_index=True)}
+
+
+def lasting_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Table runs of one unit: the arms of LASTING at their own rates for 300 batches in place of 32, read
+    every twentieth."""
+    size, rates = SIZES[bench.scale.name], unit_rates(bench)
+    size = size._replace(batches=75 * size.batches // 8, every=5 * size.every)
+    made = [bench.kept(f"{arm}-{rates[arm]:g}", partial(run_arm, bench, arm, rates[arm], size)) for arm in LASTING]
+    return {"runs": pd.concat(made, ignore_index=True)}
+
+
+def unit_rates(bench: Bench) -> pd.Series:
+    """Each arm's own rate in a unit's world, permuted's that of plain; NotMeasured until they have been tuned."""
+    rates = own_rates(load_measured("worlds_rates", bench.scale.name, "runs", bench.results))["lr"]
+    rates[LOWER] = rates[PLAIN]
+    return rates
