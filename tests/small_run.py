@@ -32,3 +32,14 @@ def nudge_adapters(model, std=0.02):
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             parameter.data.copy_(std * torch.randn(parameter.shape, generator=generator))
+
+
+def byte_tokenizer():
+    """A tokenizer of bytes, with an end of sequence that also pads."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate([*letters, "<end>"])}, merges=[]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>")

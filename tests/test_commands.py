@@ -37,6 +37,8 @@ def config(tmp_path, monkeypatch):
         ("train config.yaml --set max_steps", "key=value"),
         ("train config.yaml --set max_steps=1 --set max_steps=2", "second value"),
         ("train config.yaml --set max_steps=[", "not valid YAML"),
+        ("train config.yaml --set max_steps=1 learning_rat=1", "did you mean learning_rate"),
+        ("train config.yaml max_steps=1", "unrecognized arguments: max_steps=1"),
         ("train config.yaml --set learning_rat=1", "did you mean learning_rate"),
         ("train config.yaml --set max_steps=-1", "max_steps=-1"),
         ("train config.yaml --set policy=5", "policy=5"),

@@ -11,6 +11,7 @@ from workbook.probes import report_findings, report_text, report_warnings
 from workbook.probes.report import SHARED
 from workbook.rollouts import read_metrics, read_rollouts
 
+METRICS = pd.DataFrame({"entropy": [1.0, 0.2]})
 COMPLETIONS = Path(__file__).parent / "data" / "completions"
 
 
@@ -49,6 +50,26 @@ def test_a_csv_of_texts_is_cut_into_words(tmp_path):
     assert table.attrs["source"]["tokens"] == "words"
 
 
+def test_a_folder_of_verls_dump_is_read_step_by_step(tmp_path):
+    for step in (10, 1, 2):
+        names = {"prompt": "input", "completion": "output", "reward": "score"}
+        rows = [{names[k]: row[k] for k in names} | {"gts": "4", "acc": 1.0} for row in ROWS]
+        log(tmp_path, [row | {"output": row["output"] + " ok" * step} for row in rows], f"{step}.jsonl")
+    table = read_rollouts(tmp_path)
+    assert table["step"].unique().tolist() == [1, 2, 10]
+    assert table.groupby(["step", "group"])["rollout"].nunique().tolist() == [2] * 6
+    assert table.groupby(["step", "rollout"])["reward"].first().tolist() == [1.0, 0.0, 0.0, 0.0] * 3
+
+
+def test_ids_in_a_table_of_wandb_and_in_a_csv(tmp_path):
+    expected = read_rollouts(log(tmp_path, ROWS))
+    columns = [*ROWS[0]]
+    table = {"columns": columns, "data": [[row[name] for name in columns] for row in ROWS]}
+    (tmp_path / "completions_3_1f.table.json").write_text(json.dumps(table | {"_type": "table"}))
+    for file in ("completions_3_1f.table.json", log(tmp_path, ROWS, "log.csv").name):
+        pd.testing.assert_frame_equal(read_rollouts(tmp_path / file), expected)
+
+
 def test_what_trl_writes_is_read_with_its_steps_and_without_repeats(tmp_path):
     table = read_rollouts(COMPLETIONS)
     assert sorted(table["step"].unique()) == sorted(
@@ -81,13 +102,67 @@ def test_cancellation_is_counted_place_by_place():
 
 
 def test_warnings_name_the_number_and_what_to_change(tmp_path):
-    report = report_findings(read_rollouts(log(tmp_path, ROWS * 2)), pd.DataFrame({"entropy": [1.0, 0.2]}))
+    report = report_findings(read_rollouts(log(tmp_path, ROWS * 2)), METRICS)
     assert report.signal.mean == 0.5
     warnings = report_warnings(report)
     assert warnings[0].startswith("50% of groups had one reward only: nothing was learned from them.")
     assert any("repeat another of their group" in warning for warning in warnings)
     assert any("Entropy fell from 1.000 to 0.200" in warning for warning in warnings)
-    assert report_text(report).count("\n") > 6
+    assert report_text(report).startswith(warnings[0])
+    assert report_text(report).count(warnings[0]) == 1
+
+
+def healthy(groups=32, size=4):
+    """A table in which nothing is out of order: a first token that cancels, and a last one that differs."""
+    rows = [
+        {"step": g, "group": 0, "rollout": r, "position": t, "token": "so" if t == 0 else f"{r}", "stopped": ""}
+        | {"reward": float(r % 2), "advantage": 2.0 * (r % 2) - 1, "push": 2.0 * (r % 2) - 1}
+        for g in range(groups)
+        for r in range(size)
+        for t in range(2)
+    ]
+    return pd.DataFrame(rows)
+
+
+SAME = "Where all rollouts of a group have the same token,"
+RULES = {  # rows of the healthy table, what they are changed to, and the first line of the report
+    "lost": ("step < 20", {"advantage": 0.0, "push": 0.0}, "62% of groups had one"),
+    "repeats": ("rollout > 1", {"token": "so"}, "25% of rollouts repeat another"),
+    "clipped": ("rollout == 0", {"stopped": "clip high"}, "Clipping stopped 25% of all advantage"),
+    "truncated": ("rollout == 0", {"stopped": "truncated"}, "25% of rollouts were cut off"),
+    "stays": ("rollout == 1", {"push": 3.0}, f"{SAME} 33% of its push stays; 0% would"),
+    "equal": ("rollout == 1", {"push": 3.0, "advantage": 3.0}, f"{SAME} even equal weights leave 33%"),
+    "against": ("push > 0", {"logp_after": -2.0}, "50% of the tokens that moved went against"),
+    "longer": ("rollout in (0, 2) and position == 0", None, "Negative rollouts are 50% shorter than positive"),
+    "few": ("step > 9", None, "There are 10 groups only"),
+    "fell": ("step < 0", None, "Entropy fell from 1.000 to 0.200"),
+    "none": ("step < 0", None, "Nothing in this log asks for a change."),
+}
+
+
+def broken(table, rule):
+    """The table with a rule's rows changed, or dropped."""
+    where, change, _ = RULES[rule]
+    rows = table.index.isin(table.query(where).index)
+    if rule == "against":
+        table = table.assign(logp=-1.0, logp_after=-1 + table["push"] / 2)
+    if change is None:
+        return table[~rows]
+    return table.assign(**{name: table[name].mask(rows, value) for name, value in change.items()})
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_first_line_is_the_one_thing_to_do(rule):
+    report = report_findings(broken(healthy(), rule), METRICS if rule == "fell" else None)
+    assert report_text(report).startswith(RULES[rule][-1])
+    assert len(report_warnings(report)) == (rule != "none")
+
+
+def test_of_several_things_to_do_the_first_rule_decides():
+    table = healthy(10)
+    for rule, says in (("few", "There are 10"), ("truncated", "25% of rollouts were cut"), ("lost", "100% of groups")):
+        table = broken(table, rule)
+        assert report_text(report_findings(table)).startswith(says)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ _NAMES = {  # module: what many chapters use of it
     "book.back_matter": "check_choice",
     "policies.load": "load_policy",
     "probes.step": "matched_lr",
+    "rollouts.logs": "log_ids",
     "rollouts.sample": "sample_rollouts",
     "rollouts.scoring": "sequence_logps",
     "rollouts.credit": "output_states",

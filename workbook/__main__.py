@@ -23,7 +23,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit status, 2 for a request that can't be met, with one sentence on stderr."""
-    args = make_parser().parse_args(argv)
+    parser = make_parser()
+    args, more = parser.parse_known_args(argv)
+    if more and not (getattr(args, "set", None) and all("=" in text and text[0] != "-" for text in more)):
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    if more:
+        args.set += more  # the second and further ones of `--set a=1 b=2`
     try:
         return args.command(args)
     except KeyboardInterrupt:

@@ -12,11 +12,11 @@ MAIN = os.environ.get("RANK", "0") == "0"  # under `accelerate launch` one proce
 def settings_option(command) -> None:
     """The option --set of a command."""
     command.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a field; may be repeated"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override fields: --set a=1 b=2"
     )
 
 
-def read_settings(texts: list[str]) -> dict[str, object]:
+def read_settings(texts: list[str], option: str = "--set") -> dict[str, object]:
     """`key=value` texts, their values read as a config's are; ValueError for one that is none, or comes twice."""
     from workbook.training.config import parse_yaml
 
@@ -24,13 +24,13 @@ def read_settings(texts: list[str]) -> dict[str, object]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise ValueError(f"--set {text!r} must be key=value, e.g. --set learning_rate=5e-4.")
+            raise ValueError(f"{option} {text!r} must be key=value, e.g. --set learning_rate=5e-4.")
         if key in settings:
-            raise ValueError(f"--set {text:.60} is the second value of {key}; give it once.")
+            raise ValueError(f"{option} {text:.60} is the second value of {key}; give it once.")
         try:
             settings[key] = parse_yaml(value)
         except ValueError as error:
-            raise ValueError(f"--set {text:.100} {error}.") from None
+            raise ValueError(f"{option} {text:.100} {error}.") from None
     return settings
 
 

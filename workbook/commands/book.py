@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from workbook.commands.arguments import as_count, check_writable
+from workbook.commands.arguments import as_count, check_writable, read_settings
 
 
 def _measure(args) -> int:
@@ -74,12 +74,16 @@ def _arena(args) -> int:
 
 
 def _report(args) -> int:
-    from workbook.policies.load import load_policy
     from workbook.probes import report_findings, report_text
     from workbook.rollouts import read_metrics, read_rollouts
 
-    tokenizer = None if args.model is None else load_policy(args.model).tokenizer
-    print(report_text(report_findings(read_rollouts(args.run, tokenizer), read_metrics(args.run))))
+    tokenizer = None
+    if args.model is not None:
+        from workbook.policies.load import load_policy
+
+        tokenizer = load_policy(args.model).tokenizer
+    weights = read_settings(args.weights, "--weights") or None
+    print(report_text(report_findings(read_rollouts(args.run, tokenizer, weights), read_metrics(args.run))))
     return 0
 
 
@@ -165,6 +169,7 @@ def add_commands(commands) -> None:
 
     report = commands.add_parser("report", help="what training did to the tokens of a run, yours or another program's")
     report.add_argument("run", help="a run's or TRL's output folder, or a file of logged completions")
+    report.add_argument("--weights", nargs="+", default=[], metavar="NAME=NUMBER", help="of several reward functions")
     report.add_argument("--model", help="cut texts into tokens as this policy does: a name, folder or hub id")
     report.set_defaults(command=_report)
 

@@ -36,10 +36,14 @@ BOUNDS = {  # of the warnings: they stand where a number is as large
     "fell": 0.5,  # the first step's entropy: exploration that is lost does not come back by itself
     "few": 1.0,
 }
+NO_IDS = (
+    "The log has no token ids, so nothing is said of tokens or of what cancels: add workbook.log_ids to a plain "
+    "GRPOTrainer's reward_funcs, with weight 0, or train with record_tokens: 10."
+)
 MIN_GROUPS = 30  # groups, for which a share of one half has a standard error of 0.09
 WARNINGS = """
 lost: {lost:.0%} of groups had one reward only: nothing was learned from them. {advice}
-repeats: {repeats:.0%} of rollouts repeat another of their group token by token. Raise the temperature, or sample \
+repeats: {repeats:.0%} of rollouts repeat another of their group {unit} by {unit}. Raise the temperature, or sample \
 fewer rollouts of more prompts.
 clipped: Clipping stopped {clipped:.0%} of {of}. Lower the learning rate, or take fewer optimizer steps on each batch.
 truncated: {truncated:.0%} of rollouts were cut off. Raise max_completion_length, or reward brevity.
@@ -49,8 +53,8 @@ equal: Where all rollouts of a group have the same token, even equal weights lea
 do not sum to 0 in a step. Keep groups whole in a mini-batch (batching: query_preserved).
 against: {against:.0%} of the tokens that moved went against their own push: others' updates decide. More rollouts \
 per prompt give a token more push of its own.
-longer: Negative rollouts are {longer:.0%} {than} than positive ones. A loss that divides by each rollout's length \
-pushes the longer ones' tokens less; loss_type: dapo or dr_grpo does not.
+longer: Negative rollouts are {longer:.0%} {than} than positive ones, in {unit}s. A loss that divides by each \
+rollout's length pushes the longer ones' tokens less; loss_type: dapo or dr_grpo does not.
 fell: Entropy fell from {first:.3f} to {last:.3f} nats a token. Where the reward has not risen with it, lower the \
 learning rate or raise epsilon_high.
 few: There are {groups} groups only, so every share here is rough. Log more steps or prompts.
@@ -61,12 +65,13 @@ few: There are {groups} groups only, so every share here is rough. Log more step
 class Report:
     """Findings; tables are empty, and numbers NaN, where `missing` says what was not there.
 
-    counts: steps, groups, rollouts, tokens.  groups: a row per group: size, signal (has an advantage), reward
+    counts: steps, groups, rollouts, tokens or words.  groups: a row per group: size, signal (has an advantage), reward
     ("highest", "lowest" or "one" of one without).  signal: share of groups with an advantage.  tokens: a row per token
     text: count, up, down, net, total, cancelled.  shared: a row per class of SHARED: tokens, push, cancelled (shares).
     stopped: share of sum |advantage| by reason.  residual: of places in all rollouts of a group, and what equal weights
-    would leave.  against: share of moved tokens that moved against their push.  lengths: mean tokens by sign.
-    repeats: share of rollouts equal to another of their group.  metrics: as `read_metrics` has them.
+    would leave.  against: share of moved tokens that moved against their push.  lengths: mean tokens (words) by sign.
+    repeats: share of rollouts equal to another of their group.  metrics: as `read_metrics` has them.  unit: "token", or
+    "word" where the log has texts alone.
     """
 
     counts: dict[str, int]
@@ -82,6 +87,7 @@ class Report:
     metrics: pd.DataFrame
     notes: list[str]
     missing: dict[str, str] = field(default_factory=dict)
+    unit: str = "token"
 
 
 def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) -> Report:
@@ -94,6 +100,12 @@ def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) ->
     source = table.attrs.get("source", {})
     grouped = source.get("groups") != "none" and rows.groupby(GROUP)["rollout"].nunique().max() > 1
     missing = {} if grouped else {"groups": "No two rollouts are known to be of one prompt; log a column group."}
+    unit, ids = (
+        "word" if source.get("tokens") == "words" else "token",
+        source.get("tokens") not in ("words", "cut anew"),
+    )
+    if not ids:
+        missing["ids"] = NO_IDS
     for name in ("stopped", "logp_after"):
         if name not in rows:
             missing[name] = f"The log has no column {name}; train with record_tokens: 10, or log the column."
@@ -113,19 +125,20 @@ def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) ->
     lengths = rows.groupby(ROLLOUT).agg(length=("position", "size"), a=("advantage", "sum")).query("a != 0")
     counts = (rows["step"].nunique(), len(units.drop_duplicates(GROUP)), len(units), len(rows))
     return Report(
-        counts=dict(zip(("steps", "groups", "rollouts", "tokens"), counts, strict=True)),
+        counts=dict(zip(("steps", "groups", "rollouts", f"{unit}s"), counts, strict=True)),
         groups=groups,
         signal=_signal_share(groups) if grouped else Interval(np.nan, np.nan, np.nan),
-        tokens=_pushed_tokens(rows),
-        shared=_shared_tokens(rows) if grouped else pd.DataFrame(),
+        tokens=_pushed_tokens(rows) if ids else pd.DataFrame(),
+        shared=_shared_tokens(rows) if grouped and ids else pd.DataFrame(),
         stopped=stopped,
-        residual=_whole_residual(rows) if grouped else (np.nan, np.nan),
+        residual=_whole_residual(rows) if grouped and ids else (np.nan, np.nan),
         against=against,
         lengths=lengths.groupby(np.where(lengths["a"] > 0, *SIGNS))["length"].mean(),
         repeats=repeats,
         metrics=pd.DataFrame() if metrics is None else metrics,
         notes=[*source.get("notes", ()), *notes],
         missing=missing,
+        unit=unit,
     )
 
 
@@ -226,7 +239,7 @@ def _cancelled(net, total):
 
 
 def report_warnings(report: Report) -> list[str]:
-    """What is out of order, each with what to change, the first things to look at first."""
+    """What is out of order, each with what to change, in the order of WARNINGS: the first is the first thing to do."""
     (residual, equal), groups = report.residual, len(report.groups)
     advice = "Raise the temperature, sample larger groups, or pick prompts that the policy solves now and then."
     if groups:
@@ -253,7 +266,15 @@ def report_warnings(report: Report) -> list[str]:
         "fell": 1 - last / first if first else 0.0,
         "few": float(0 < groups < MIN_GROUPS),
     }
-    words = {"advice": advice, "of": of, "residual": residual, "first": first, "last": last, "groups": groups}
+    words = {
+        "unit": report.unit,
+        "advice": advice,
+        "of": of,
+        "residual": residual,
+        "first": first,
+        "last": last,
+        "groups": groups,
+    }
     words |= numbers | {"than": "longer" if longer > 0 else "shorter"}
     sentences = dict(line.split(": ", 1) for line in WARNINGS.strip().splitlines())
     return [text.format(**words) for name, text in sentences.items() if numbers[name] >= BOUNDS[name]]
@@ -266,19 +287,20 @@ def _last(report: Report, name: str) -> float:
 
 
 def report_text(report: Report) -> str:
-    """The findings as lines of text: counts, what was found, what is missing, warnings."""
+    """The findings as lines of text: the one thing to do, counts, what was found, what is missing, other warnings."""
     lines = []
-    if "groups" not in report.missing:
-        ends, shared = report.signal, report.shared.set_index("shared")
+    if len(report.groups):
+        ends = report.signal
         interval = f" [{ends.low:.0%}, {ends.high:.0%}]" if ends.low < ends.high else ""
+        lines.append(f"{ends.mean:.0%}{interval} of {len(report.groups):,} groups have an advantage to learn from.")
+    if len(report.shared):
+        shared = report.shared.set_index("shared")
         place, cancelled = shared.loc[SHARED[0]], (shared["push"] * shared["cancelled"]).sum()
-        lines += [
-            f"{ends.mean:.0%}{interval} of {len(report.groups):,} groups have an advantage to learn from.",
+        lines.append(
             f"{cancelled:.0%} of |push| cancels inside its group. Tokens that several rollouts have at the same "
-            f"position hold {place['push']:.0%} of it, and {place['cancelled']:.0%} of that cancels.",
-        ]
-    pushed = report.tokens[report.tokens["total"] > 0]
-    if len(pushed):
+            f"position hold {place['push']:.0%} of it, and {place['cancelled']:.0%} of that cancels."
+        )
+    if len(report.tokens) and len(pushed := report.tokens[report.tokens["total"] > 0]):
         first = pushed.loc[pushed["net"].abs().idxmax()]
         where = f"in {first['count']:,} places, is on {first['token'][:24]!r}"
         lines.append(f"The largest net push, {first['net']:+.3g} of a sum of |push| of {first['total']:.3g} {where}.")
@@ -287,10 +309,11 @@ def report_text(report: Report) -> str:
         lines.append(f"No gradient reached {reasons} of all advantage.")
     if np.isfinite(report.against):
         lines.append(f"{report.against:.0%} of the pushed tokens that moved went against their own push.")
-    lengths = ", ".join(f"{length:.1f} tokens with {sign} advantage" for sign, length in report.lengths.items())
+    unit = f"{report.unit}s"
+    lengths = ", ".join(f"{length:.1f} {unit} with {sign} advantage" for sign, length in report.lengths.items())
     lines += [f"Rollouts have on average {lengths}."] if lengths else []
-    warnings = report_warnings(report)
-    found = f"{len(warnings)} warning{'s' * (len(warnings) > 1)}:" if warnings else "No warnings."
+    first, *more = report_warnings(report) or ["Nothing in this log asks for a change."]
     counts = ", ".join(f"{number:,} {name}" for name, number in report.counts.items())
-    lines = [counts, *(f"- {line}" for line in [*lines, *report.notes, *report.missing.values()]), found]
-    return "\n".join([*lines, *(f"{number}. {warning}" for number, warning in enumerate(warnings, 1))])
+    lines = [first, counts, *(f"- {line}" for line in [*lines, *report.notes, *report.missing.values()])]
+    lines += ["Then:"] * bool(more)
+    return "\n".join([*lines, *(f"{number}. {warning}" for number, warning in enumerate(more, 1))])

@@ -1,7 +1,8 @@
 """Rollouts that a run has logged, as one token table: a run's own token tables, TRL's completions, verl's dumps.
 
 TRL writes completions with `log_completions=True`: step, prompt, completion, a column for each reward function, and
-advantage. JSON lines, JSON arrays and CSV with such columns are read by the same lines; other names are in `ALIASES`.
+advantage; with `log_ids` among its reward functions also the ids of the tokens. JSON lines, JSON arrays, tables of
+wandb and CSV with such columns are read by the same lines; other names are in `ALIASES`.
 """
 
 from __future__ import annotations
@@ -27,20 +28,37 @@ ALIASES = {  # names of the columns; the first that is there is read
     "reward": ("reward", "score"),
     "advantage": ("advantage", "advantages"),
 }
-PATTERNS = ("tokens/step-*.parquet", "completions/*.parquet", "completions_*.parquet", "step-*.parquet", "*.jsonl")
+PATTERNS = ("tokens/step-*.parquet", "completions/*.parquet", "completions_*.parquet", "step-*.parquet")
+PATTERNS += ("samples/step-*.parquet", "*.table.json", "*.jsonl", "*.csv")
 WORDS = re.compile(r"\s*\w+|\s*[^\w\s]|\s+\Z")  # what stands for tokens where neither ids nor a tokenizer are known
 
 
-def read_rollouts(path: str | Path, tokenizer=None) -> pd.DataFrame:
+def log_ids(completion_ids, log_extra=None, **_) -> list[float]:
+    """A reward function of nothing but 0, by which a plain GRPOTrainer writes each completion's token ids.
+
+        GRPOTrainer(..., reward_funcs=[yours, log_ids],
+                    args=GRPOConfig(..., log_completions=True, reward_weights=[1.0, 0.0]))
+
+    Its table of completions then has a column completion_ids, so that `read_rollouts` counts the tokens as trained,
+    the end of sequence included. Returns 0.0 for each completion.
+    """
+    if log_extra is not None:
+        log_extra("completion_ids", [[int(token) for token in ids] for ids in completion_ids])
+    return [0.0] * len(completion_ids)
+
+
+def read_rollouts(path: str | Path, tokenizer=None, weights: dict[str, float] | None = None) -> pd.DataFrame:
     """Read the rollouts of a file or a folder as a table of their tokens, columns as in `token_files`.
 
-    path: a run's folder, TRL's output folder or its completions/, or a Parquet, JSON-lines, JSON or CSV file of rows
-    with prompt, completion, reward and, each if there, step, group, advantage and completion_ids.
+    path: a run's folder, TRL's output folder or its completions/, a folder of JSON lines, as verl dumps, or a Parquet,
+    JSON-lines, JSON or CSV file of rows with prompt, completion, reward and, each if there, step, group, advantage and
+    completion_ids.
     tokenizer: cuts texts into tokens, and gives ids their texts; without one texts are cut into words.
+    weights: of the columns of several reward functions; by default those by which the run's logged means add up.
 
-    Rollouts of one step and prompt are one group where the file has no groups; a reward is the sum of the columns of
-    TRL's reward functions. `attrs["source"]` tells what was read: format, tokens (file, tokenizer, ids or words),
-    groups (file, prompt or none), notes. ValueError, in one sentence, for what can't be read.
+    Rollouts of one step and prompt are one group where the file has no groups. `attrs["source"]` tells what was read:
+    format, tokens (file, ids, cut anew, or words), groups (file, prompt or none), notes. Rewards whose weights are not
+    known are left out. ValueError, in one sentence, for what can't be read, and where there is no advantage either.
     """
     path = Path(path).expanduser()
     files = [path] if path.is_file() else next((sorted(path.glob(p)) for p in PATTERNS if any(path.glob(p))), [])
@@ -58,8 +76,12 @@ def read_rollouts(path: str | Path, tokenizer=None) -> pd.DataFrame:
                 rows = pd.read_parquet(file)
             elif file.suffix == ".csv":
                 rows = pd.read_csv(file)
-            else:
-                rows = pd.read_json(file, lines=file.suffix == ".jsonl", dtype=False, convert_dates=False)
+            elif file.suffix == ".jsonl":
+                rows = pd.read_json(file, lines=True, dtype=False, convert_dates=False)
+            else:  # an array of rows, or wandb's table
+                rows = json.loads(file.read_text(encoding="utf-8"))
+                wandb = isinstance(rows, dict) and {"columns", "data"} <= {*rows}
+                rows = pd.DataFrame(rows["data"], columns=rows["columns"]) if wandb else pd.DataFrame(rows)
         except (ValueError, OSError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())[:200].rstrip(".")
             raise ValueError(f"{file.name} can't be read as {file.suffix.lstrip('.') or 'JSON'}: {reason}.") from None
@@ -70,7 +92,11 @@ def read_rollouts(path: str | Path, tokenizer=None) -> pd.DataFrame:
         table.attrs = tables[-1].attrs | {"source": tables[-1].attrs["source"] | {"notes": []}}
         table = table.astype({name: "category" for name in ("token", "prompt", "stopped") if name in table})
     else:
-        table = _cut(pd.concat(logs, ignore_index=True), tokenizer)
+        names = {name for log in logs for name in log.attrs["rewards"]}
+        rows, notes = pd.concat(logs, ignore_index=True), []
+        if "reward" not in rows or weights:
+            rows, notes = _summed(rows, [name for name in rows if name in names], weights, path)
+        table = _cut(rows, tokenizer, notes)
     if len(table) > MAX_TOKENS:
         raise ValueError(f"{path} holds more than {MAX_TOKENS:,} tokens; give the path of one file.")
     if not len(table):
@@ -80,22 +106,63 @@ def read_rollouts(path: str | Path, tokenizer=None) -> pd.DataFrame:
 
 
 def _named(file: Path, rows: pd.DataFrame, step: int) -> pd.DataFrame:
-    """Return the rows of one file with our columns' names and one reward."""
+    """Return the rows of one file with our columns' names; the columns that may be rewards in `attrs["rewards"]`."""
     names = {name: ours for ours, valid in ALIASES.items() if (name := next((n for n in valid if n in rows), None))}
-    named = rows[[*names]].rename(columns=names)
+    numbers = [name for name in rows.select_dtypes("number") if name not in names]
+    named = rows[[*names, *numbers]].rename(columns=names)
     if not {"completion", "token_ids"} & set(named):
         raise ValueError(f"{file.name} has no column completion or completion_ids; it has {', '.join(map(str, rows))}.")
-    numbers = [name for name in rows.select_dtypes("number") if name not in names]
-    if "reward" not in named and numbers:
-        named["reward"] = rows[numbers].sum(axis=1)
-        named.attrs["notes"] = [f"The reward is the sum of the columns {', '.join(numbers)}, each with weight 1."]
-    if not {"reward", "advantage"} & set(named):
+    if not {"reward", "advantage", *numbers} & set(named):
         raise ValueError(f"{file.name} has neither a reward nor an advantage; it has {', '.join(map(str, rows))}.")
     for name in {"reward", "advantage"} & set(named):
         named[name] = pd.to_numeric(named[name], errors="coerce")
     for name in {"prompt", "completion"} & set(named):
         named[name] = named[name].map(_text)
+    if "token_ids" in named:  # which a CSV holds as text
+        named["token_ids"] = named["token_ids"].map(
+            lambda ids: re.findall(r"\d+", ids) if isinstance(ids, str) else ids
+        )
+    named.attrs["rewards"] = numbers
     return named if "step" in named else named.assign(step=step)
+
+
+def _summed(rows: pd.DataFrame, names: list[str], weights: dict | None, path: Path) -> tuple[pd.DataFrame, list[str]]:
+    """The rows with a reward, the weighted sum of their columns `names`, and a sentence on where the weights are from.
+
+    A column of zeros needs no weight. Weights that are not given are those by which the means that TRL logs add up to
+    the logged reward; where there are none, there is no reward.
+    """
+    if unknown := [name for name in weights or {} if name not in names]:
+        raise ValueError(f"{unknown[0]!r} is no column of numbers in {path.name}; it has {', '.join(names) or 'none'}.")
+    if wrong := [name for name, weight in (weights or {}).items() if type(weight) not in (int, float)]:
+        raise ValueError(f"The weight of {wrong[0]} is {weights[wrong[0]]!r}; it must be a number.")
+    names, origin = [*weights] if weights else [name for name in names if (rows[name].fillna(0) != 0).any()], "given"
+    if not weights:
+        weights, origin = dict.fromkeys(names, 1.0), ""
+        if len(names) > 1:
+            weights, origin = _logged_weights(read_metrics(path), names), "read from the logged means"
+    if weights is None:
+        asked = f"several rewards ({', '.join(names)}) and not their weights: give --weights {names[0]}=1 {names[1]}=1"
+        if "advantage" not in rows:
+            raise ValueError(f"{path.name} has no advantage, and {asked}, say.")
+        return rows, [f"The log has {asked}, say, to read the rewards too."]
+    if not names:
+        return rows.assign(reward=0.0), []
+    terms = " + ".join(f"{weight:.4g} {name}" for name, weight in weights.items())
+    notes = [f"The reward is {terms}; the weights are {origin}."] if origin else []
+    return rows.assign(reward=sum(weight * rows[name].fillna(0.0) for name, weight in weights.items())), notes
+
+
+def _logged_weights(metrics: pd.DataFrame, names: list[str]) -> dict[str, float] | None:
+    """The weights by which the logged means of the rewards add up to the logged reward, in more steps than weights."""
+    columns = ["reward", *(f"rewards/{name}/mean" for name in names)]
+    if not {*columns} <= {*metrics}:
+        return None
+    logged = metrics[columns].dropna().to_numpy(float)
+    sums, means = logged[:, 0], logged[:, 1:]
+    weights, _, rank, _ = np.linalg.lstsq(means, sums, rcond=1e-6)
+    exact = rank == len(names) < len(sums) and np.allclose(means @ weights, sums, rtol=1e-4, atol=1e-6)
+    return dict(zip(names, weights.tolist(), strict=True)) if exact else None
 
 
 def _text(value) -> str:
@@ -105,9 +172,8 @@ def _text(value) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _cut(rows: pd.DataFrame, tokenizer) -> pd.DataFrame:
+def _cut(rows: pd.DataFrame, tokenizer, notes: list[str]) -> pd.DataFrame:
     """Return a row per token of a row per rollout; TRL logs a batch that is used several times once for each use."""
-    notes = rows.attrs.get("notes", [])
     grouped = "group" in rows or ("prompt" in rows and rows["prompt"].astype(bool).any())
     texts = "completion" if "completion" in rows else "token_ids"
     kept, repeats, before = [], 0, None
@@ -138,7 +204,9 @@ def _cut(rows: pd.DataFrame, tokenizer) -> pd.DataFrame:
     if all(row["ids"] is not None for row in columns):
         table["token_id"] = [int(token) for row in columns for token in row["ids"]]
     table["token"] = pd.Categorical([token for strings in tokens for token in strings])
-    known = "words" if "token_id" not in table else "ids" if tokenizer is None else "tokenizer"
+    known = "ids" if "token_ids" in rows and rows["token_ids"].notna().all() else "words"
+    if known == "words" and "token_id" in table:
+        known = "cut anew"
     table = table.drop(columns="ids")
     table.attrs["source"] = {
         "format": "completions",
@@ -153,6 +221,7 @@ def read_metrics(path: str | Path) -> pd.DataFrame:
     """The metrics that TRL logged beside a run's rollouts, a row per logged step; empty where there are none."""
     folder = Path(path).expanduser()
     folder = folder if folder.is_dir() else folder.parent
+    folder = folder.parent if folder.name in ("completions", "tokens") else folder
     if (own := folder / "metrics.parquet").is_file():
         return pd.read_parquet(own)
     states = sorted(folder.glob("**/trainer_state.json"), key=lambda file: file.stat().st_mtime)

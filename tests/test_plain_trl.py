@@ -1,0 +1,107 @@
+"""What TRL's own GRPOTrainer, unchanged, can be made to say of its tokens."""
+
+import pandas as pd
+import pytest
+import torch
+from datasets import Dataset
+from small_run import byte_tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+
+import workbook
+from workbook.__main__ import main
+from workbook.rollouts import read_rollouts
+
+PLAIN = {"num_generations": 8, "per_device_train_batch_size": 8, "max_completion_length": 14, "max_steps": 8}
+PLAIN |= {"learning_rate": 1e-3, "logging_steps": 1, "report_to": "none", "use_cpu": True, "bf16": False, "seed": 1}
+PLAIN |= {"log_completions": True, "disable_tqdm": True, "save_strategy": "no", "gradient_checkpointing": False}
+
+
+def odd_bytes(completion_ids, **_):
+    return [float(sum(token % 2 for token in ids) / len(ids)) for ids in completion_ids]
+
+
+def long(completion_ids, **_):
+    return [float(len(ids)) for ids in completion_ids]
+
+
+def plain_trainer(folder, rewards, kind=GRPOTrainer, config=GRPOConfig, **settings):
+    """A trainer of TRL's on a random model that ends a completion now and then; prompts of unequal length."""
+    tokenizer = byte_tokenizer()
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ends = {f"{end}_token_id": tokenizer.eos_token_id for end in ("bos", "eos", "pad")}
+    torch.manual_seed(0)
+    shape = AutoConfig.for_model("llama", vocab_size=len(tokenizer), num_key_value_heads=2, **sizes, **ends)
+    model = AutoModelForCausalLM.from_config(shape)
+    with torch.no_grad():  # of a vocabulary of 257 the end is drawn about once in ten
+        model.lm_head.weight[tokenizer.eos_token_id] *= 40
+    prompts = Dataset.from_dict({"prompt": ["say:", "say it again:", "go on:", "and then:"]})
+    args = config(output_dir=str(folder), **PLAIN | settings)
+    return kind(model, rewards, args=args, train_dataset=prompts, processing_class=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of 64 logged rollouts with two weighted rewards and `log_ids`; its folder, and its tokens' number."""
+    folder, lengths = tmp_path_factory.mktemp("plain"), []
+
+    class Counted(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            output = super()._generate_and_score_completions(inputs)
+            lengths.append(int(output["completion_mask"].sum()))
+            return output
+
+    rewards = [odd_bytes, long, workbook.log_ids]
+    trainer = plain_trainer(folder, rewards, Counted, reward_weights=[1.0, 0.2, 0.0])
+    trainer.train()
+    trainer.save_state()
+    return folder, sum(lengths)
+
+
+def test_log_ids_counts_the_tokens_that_were_trained(run, capsys):
+    folder, tokens = run
+    assert main(["report", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert f"64 rollouts, {tokens:,} tokens" in said
+    assert tokens < 64 * PLAIN["max_completion_length"]  # some ended early, so the end of sequence is among them
+    assert "of |push| cancels inside its group" in said
+    assert "log_ids" not in said
+    assert "The reward is 1 odd_bytes + 0.2 long; the weights are read from the logged means." in said
+
+
+def test_without_ids_words_are_words_and_nothing_cancels(run, tmp_path, capsys):
+    folder, tokens = run
+    (tmp_path / "completions").mkdir()
+    for file in (folder / "completions").iterdir():
+        table = pd.read_parquet(file).drop(columns="completion_ids")
+        table.to_parquet(tmp_path / "completions" / file.name)
+    assert main(["report", str(tmp_path), "--weights", "odd_bytes=1", "long=0.2"]) == 0
+    said = capsys.readouterr().out
+    assert " words\n" in said
+    assert "words with positive advantage" in said
+    assert f"{tokens:,} tokens" not in said
+    assert "tokens with" not in said
+    assert "cancels inside" not in said
+    assert "net push" not in said
+    assert "add workbook.log_ids" in said
+    assert "the weights are given" in said
+    anew = read_rollouts(tmp_path, byte_tokenizer())
+    assert anew.attrs["source"]["tokens"] == "cut anew"
+    assert len(anew) != tokens
+
+
+def test_weights_of_several_rewards_are_asked_for(run, tmp_path, capsys):
+    folder, _ = run
+    table = pd.read_parquet(folder / "completions")
+    table.to_parquet(tmp_path / "completions_1.parquet")
+    assert main(["report", str(tmp_path)]) == 0
+    assert "give --weights odd_bytes=1 long=1" in capsys.readouterr().out
+    table.drop(columns="advantage").to_parquet(tmp_path / "completions_1.parquet")
+    assert main(["report", str(tmp_path)]) == 2
+    assert "has no advantage, and several rewards (odd_bytes, long) and not their weights" in capsys.readouterr().err
+    rewards = read_rollouts(tmp_path, weights={"odd_bytes": 1.0, "long": 0.2}).groupby(["step", "rollout"])["reward"]
+    expected = (table["odd_bytes"] + 0.2 * table["long"]).to_numpy()
+    assert sorted(rewards.first()) == pytest.approx(sorted(expected))
+    for weights, says in (({"short": 1}, "'short' is no column"), ({"long": "x"}, "must be a number")):
+        with pytest.raises(ValueError, match=says):
+            read_rollouts(tmp_path, weights=weights)
