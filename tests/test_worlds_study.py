@@ -1,6 +1,7 @@
-"""Worlds side by side: rates, half-way and prices by hand, the line, every registered row, parts of a unit."""
+"""Worlds side by side: rates, prices by hand, the line, every registered row, parts of a unit; the explorers."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ from workbook.studies import record
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import WORLD_SCALES, read_registration
-from workbook.topics.worlds import charts, claims, outcomes, study
+from workbook.tasks import Walk
+from workbook.topics.worlds import charts, claims, explore, outcomes, study
+from workbook.topics.worlds.explore import TEXTS, WRONG, compute_walk, compute_world, world_start
 from workbook.topics.worlds.outcomes import HELD_OUT, OPEN, own_rates
 from workbook.views.style import to_spec
 
@@ -227,3 +230,62 @@ def test_charts_draw_every_world(folder):
 def test_a_scale_of_worlds_has_no_bench():
     with pytest.raises(ValueError, match="take one of world:plain"):
         Bench("worlds")
+
+
+# --- explorers
+
+LONG = {"wrong_modes": 0.6667, "steps": 11, "free_words": 4, "forced_words": 12, "ramble": 20, "prompt": 2}
+REJECTED = {"free_words": 0, "reward": "four of five answers", "error_rate": 0.46}
+
+
+@pytest.mark.parametrize("dials", [{"wrong_modes": 0.3333}, LONG, {"ways": 4, "reward": "each step"}, REJECTED])
+def test_a_world_shows_a_right_chain_a_wrong_one_and_their_values(dials):
+    words = compute_world(**dials)["words"]
+    ends = words.groupby("text")["value"].last()
+    most = 0.8 if dials.get("reward") == "four of five answers" else 1.0
+    assert ends[TEXTS[0]] == pytest.approx(most)
+    assert ends[TEXTS[1]] < most - 0.05
+    assert words["value"].between(-1e-9, most + 1e-9).all()
+    steps, right = dials.get("steps", 4), words[words["text"] == TEXTS[0]]
+    assert right["class"].isin(["result", WRONG]).sum() == steps
+    assert (right["class"] == WRONG).any() == ("wrong_modes" in dials)
+    assert (words.loc[words["word"] == ";", "place"] == 0).all()
+    assert not words.duplicated(["text", "line", "place"]).any()
+
+
+def test_the_start_stands_there_where_policies_are_committed_for_the_levels():
+    start = compute_world(wrong_modes=0.3333, error_rate=0.1)["start"].set_index("measure")
+    assert set(start["world"]) == {"third"}
+    assert start.loc["wrong modes", "mean"] == pytest.approx(world_start("third")["wrong_modes"].mean())
+    assert compute_world(wrong_modes=0.3333, error_rate=0.2)["start"].empty
+    assert world_start("no_such_world").empty
+    explorer = explore.explore_world()
+    explorer.set(free_words=0, ways=4)
+    assert "ways is 4" in explorer.sentence.value
+
+
+def test_a_node_is_worth_the_mean_of_where_its_demonstrator_goes():
+    task, tables = Walk(error_rate=0.2, wrong_modes=0.3333), compute_walk(4, 0, 0.3333, 0.2)
+    values, edges = tables["nodes"].set_index(["step", "node"])["value"], tables["edges"]
+    asked = task.dataset(1, 4)["prompt"][0]
+    shares = task.preferences(asked, ())
+    assert values[0].item() == pytest.approx(np.dot(shares, [values[1, w] for w in task.next_words(asked, ())]))
+    way = edges[edges["taken"]]
+    assert " ".join(way["node2"]) == task.render(asked)
+    assert tables["nodes"].set_index(["step", "node"]).loc[(len(way), way["node2"].iloc[-1]), "end"] == "goal"
+
+
+def test_a_run_is_drawn_over_what_was_measured(folder, monkeypatch):
+    assert explore.measured_rules("world:third")["tokens"].eq(0).all(), "until then, where they start"
+    monkeypatch.setattr(explore, "load_measured", partial(load_measured, folder=folder))
+    curve = explore.measured_rules("world:third")
+    names = [charts.NAMES[arm] for arm in charts.SHOWN]
+    assert curve.groupby("series").size().to_dict() == dict.fromkeys(names, 9)
+    monkeypatch.setitem(study.SIZES, "tiny", study.Sizes(2, 1, 2, 2))
+    rows = list(explore.measure_rules("tiny", 1e-3))
+    assert [line for _, line, _ in rows[::3]] == [f"{name}, now" for name in names]
+    assert len({value for tokens, _, value in rows if tokens == 0}) == 1
+    live = explore.live_rules()
+    assert len(live.chart.data["curve"]) == 36
+    assert "domain" not in live.chart.spec["layer"][0]["encoding"]["x"]["scale"], "worlds differ in their tokens"
+    assert live.snippet.text.endswith("list(measure_rules(world='world:third', lr=0.0012, number=0))")

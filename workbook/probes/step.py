@@ -259,9 +259,6 @@ def output_layer_step(
     return states.predicted(pushes[alive].to(states.hidden.device), lr)
 
 
-# -- controls: rewards without meaning, and equal frequencies
-
-
 def permuted_advantages(rollouts: Rollouts, seed: int = 0) -> Rollouts:
     """The rollouts with advantages permuted within each group: frequencies as they were, rewards without meaning."""
     generator = torch.Generator().manual_seed(seed)

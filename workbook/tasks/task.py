@@ -236,8 +236,6 @@ def as_prompt(text: str, chat: bool) -> str | list[dict[str, str]]:
     return [{"role": "user", "content": text}] if chat else text
 
 
-# -- tasks by name
-
 # How a task's name begins, and what makes it: imported when it is asked for, as reasoning-gym takes seconds
 MAKERS = {"chain": "chain.Chain", "walk": "walk.Walk", "gym:": "gym.Gym", "hub:": "hub.Hub", "own:": "own.own_task"}
 MAKERS |= {"world:": "worlds.world_task"}

@@ -95,8 +95,8 @@ def curve_chart(
 
     curve: a row per point, as `workbook.statistics.unit_curve` gives it: x, the column `series` (one line each), mean,
     low and high, units.  log2: a logarithmic axis with a tick at every x.  paper: where on the axis the paper stands,
-    and the words for it.  reference: values of y, each with or without a text.  look: scale, settings of y's axis, and
-    more of `workbook.views.figures.series`, such as names.
+    and the words for it.  reference: values of y, each with or without a text.  look: scale, settings of y's axis;
+    follows, that of x is of whatever rows are pushed; and more of `workbook.views.figures.series`, such as names.
 
     Raises ValueError for columns that the table lacks, an empty table, and x or paper at 0 and below on a log2 axis.
     """
@@ -108,9 +108,10 @@ def curve_chart(
         raise ValueError(f"{x} reaches {min(ends):g}, which has no place on a log2 axis: use log2=False.")
     kind = {"type": "log", "base": 2} if log2 else {"zero": False}
     place = alt.X(f"{x}:Q", title=x_title or x)
-    place = place.scale(**kind, domain=[min(ends), max(ends)], nice=False, padding=12)
+    kind |= {} if (follows := look.pop("follows", False)) else {"domain": [min(ends), max(ends)]}
+    place = place.scale(**kind, nice=False, padding=12)
     ticks = curve[x].unique().tolist()
-    if len(ticks) <= MAX_TICKS:
+    if len(ticks) <= MAX_TICKS and not follows:
         place = place.axis(values=sorted({*ticks, *(paper[:2] if paper else ())}), grid=False, labelOverlap=True)
     value = alt.Y("mean:Q", title=y_title or "mean").scale(**{"zero": False, **look.pop("scale", {})})
     under = [*_paper(paper, ends, log2), *references(reference or (), min(ends))]

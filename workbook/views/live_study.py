@@ -142,8 +142,8 @@ def live_tables(
     committed: Callable[..., dict[str, pd.DataFrame]],
     chart: Callable[..., alt.TopLevelMixin],
     controls: dict[str, ipywidgets.ValueWidget],
-    policy,
-    task,
+    policy=None,
+    task=None,
     describe: Callable[..., str] | None = None,
     now: str | None = NOW,
 ) -> LiveStudy:
@@ -168,10 +168,10 @@ def live_tables(
         return measured if before is None or before.empty else pd.concat([before, measured], ignore_index=True)
 
     @functools.wraps(measure)
-    def compute(policy, task, **settings) -> dict[str, pd.DataFrame]:
+    def compute(*given, **settings) -> dict[str, pd.DataFrame]:
         before, tables = _given_its_own(committed, settings), None
         show_partial(**before)
-        measured = measure(policy, task, **settings)
+        measured = measure(*given, **settings)
         for rows in [measured] if isinstance(measured, dict) else measured:
             tables = before | {name: joined(before.get(name), table) for name, table in rows.items()}
             show_partial(**tables)
@@ -180,15 +180,16 @@ def live_tables(
         return tables
 
     start = _given_its_own(committed, {name: value_of(control) for name, control in controls.items()})
-    return LiveStudy(compute, chart, controls, start, describe, {"policy": private_copy(policy), "task": task})
+    given = policy and {"policy": private_copy(policy), "task": task}
+    return LiveStudy(compute, chart, controls, start, describe, given)
 
 
 def live_curve(
     measure: Callable[..., Iterable[tuple]],
     committed: Callable[..., pd.DataFrame],
     controls: dict[str, ipywidgets.ValueWidget],
-    policy,
-    task,
+    policy=None,
+    task=None,
     *,
     x: str = "x",
     now: str | list[str] = NOW,
@@ -206,7 +207,7 @@ def live_curve(
         controls = {"prompts": power_slider(...), "tokens": menu(...), "seed": slider(...)}
         live_curve(measure_dose, family_dose, controls, policy, task, x="prompts", y_title="...", title="...")
 
-    measure: (policy, task, **controls) -> rows (x, line, value); ValueError where the settings can't be.
+    measure: (policy, task, **controls), without a policy (**controls) -> rows (x, line, value), or a ValueError.
     committed: a table with the columns series, x, mean, low, high, units.  now: the line or lines that measure yields.
     look: settings of `curve_chart`, such as paper, reference or scale, and of the lines' names and order, as `names`.
     The sentence says the first and last point of each line measured now.
@@ -217,9 +218,9 @@ def live_curve(
         look["names"] = [*first["series"].unique(), *lines]
 
     @functools.wraps(measure)
-    def points(policy, task, **settings) -> Iterator[dict[str, pd.DataFrame]]:
+    def points(*given, **settings) -> Iterator[dict[str, pd.DataFrame]]:
         rows = []
-        for row in measure(policy, task, **settings):
+        for row in measure(*given, **settings):
             rows.append(row)
             curve = pd.DataFrame(rows, columns=[x, "series", "mean"])
             yield {"curve": curve.assign(low=curve["mean"], high=curve["mean"], units=1)}

@@ -19,21 +19,13 @@ import pandas as pd
 import torch
 
 from workbook.policies.models import private_copy
-from workbook.probes.step import (
-    MOVED,
-    frequency_matched,
-    logps,
-    matched_lr,
-    optimizer_of,
-    permuted_advantages,
-    progress,
-    update,
-)
+from workbook.probes.step import MOVED, frequency_matched, logps, matched_lr, optimizer_of, permuted_advantages, update
 from workbook.probes.values import Pool, cell_gap, exact_pool, pool_change
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.studies.bench import Bench
 from workbook.theory.advantages import group_advantages
+from workbook.training.messages import progress
 
 SMALL_NATS, TINY_NATS = 0.01, 0.001  # root mean square movement by one step, and in H9 by one a tenth of it
 CELLS = {  # what is alike in boosted and suppressed tokens that are compared

@@ -7,6 +7,7 @@ reward per rollout adds by chance; *bias*, what a rule adds on average; *couplin
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
+    "studies.record": "FAMILY",
     "topics.recovered.explore": "compute_recovered explore_recovered recovered_curve",
     "topics.recovered.study": "recovered_dials_study recovered_study",
     "views.charts": "parts_table signal_noise_chart",

@@ -12,15 +12,9 @@ import numpy as np
 import pandas as pd
 
 from workbook.studies.record import Tables
-from workbook.topics.recovered.study import (
-    DIALS_STUDY,
-    GROUP_SIZE,
-    GROUP_SIZES,
-    MEMBERS_STUDY,
-    PROMPTS,
-    RULE,
-    STUDY,
-)
+from workbook.topics.recovered.study import GROUP_SIZE, GROUP_SIZES, PROMPTS, RULE
+
+STUDY, DIALS_STUDY, MEMBERS_STUDY = "recovered", "recovered_dials", "recovered_members"
 
 
 def chosen(table: pd.DataFrame, **setting) -> pd.DataFrame:

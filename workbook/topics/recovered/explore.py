@@ -15,7 +15,7 @@ from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
 from workbook.studies.record import FAMILY
 from workbook.tasks import get_task
-from workbook.topics.recovered.study import GROUP_SIZE, RULE, STUDY
+from workbook.topics.recovered.study import GROUP_SIZE, RULE
 from workbook.views.charts import curve_chart, describe_parts, parts_table, signal_noise_chart
 from workbook.views.explorer import Explorer, menu, slider
 
@@ -34,7 +34,7 @@ RULES = ["grpo", "dr_grpo", "positive_only", "oracle", "permuted"]
 
 def recovered_curve(axis: str) -> alt.LayerChart:
     """The measured share of signal over an axis of AXES: all tokens, results, style words, and the update itself."""
-    tables = (FAMILY[f"{STUDY}/{name}"] for name in ("shares", "update"))
+    tables = (FAMILY[f"recovered/{name}"] for name in ("shares", "update"))
     shares, update = (table[(table["rule"] == RULE) & (table["axis"] == axis)] for table in tables)
     lines = [shares[shares["category"] == name].assign(line=words) for name, words in LINES.items()]
     lines.append(update.assign(line=UPDATE))

@@ -30,7 +30,6 @@ PROMPTS, GROUP_SIZE = 16, 8
 EQUAL = ((64, 2), (32, 4), (16, 8), (8, 16), (4, 32))  # prompts, rollouts: 128 in all
 RULES = ("grpo", "dr_grpo", "reinforce", "positive_only", "negative_only", "oracle", "permuted")
 RULE = "grpo"
-STUDY, DIALS_STUDY, MEMBERS_STUDY = "recovered", "recovered_dials", "recovered_members"
 DRAWS = 4  # of the pools, in a unit of the study recovered; the other two studies have one
 MEASURED = 48  # tokens of each class, in as many rollouts
 HELD_OUT = 32  # prompts of the gradient that a step should have outside its batch

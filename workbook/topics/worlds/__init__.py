@@ -1,4 +1,4 @@
-"""Worlds: when one reward per rollout is enough, at which price, and what other rules do there (07, 12).
+"""Worlds: when one reward per rollout is enough, at which price, and what other rules do there (04, 07, 12, 13).
 
 Terms: *arm*, a credit rule in a world; *half-way*, half of the way from the start's value to the best attainable one;
 *price*, octaves of sampled tokens until there that plain group advantages need more than known credit.
@@ -7,7 +7,10 @@ Terms: *arm*, a credit rule in a world; *half-way*, half of the way from the sta
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
+    "studies.record": "Tables load_measured",
+    "studies.registration": "WORLD_SCALES",
     "topics.worlds.charts": "map_chart map_table price_chart rules_chart rules_table",
+    "topics.worlds.explore": "compute_walk compute_world explore_walk explore_world live_rules world_start",
     "topics.worlds.outcomes": "Law law lead own_rates pilot points predicted run_ends",
     "topics.worlds.study": "ARMS rates_study start_study worlds_study",
 }

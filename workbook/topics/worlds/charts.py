@@ -18,7 +18,7 @@ NAMES = {
     "edit_mask": "edit mask", "entropy_minimization": "entropy", "sequence_logp": "log p",
     "majority_vote": "majority vote", "permuted": "permuted",
 }  # fmt: skip
-SHOWN = (EXACT, PLAIN, "entropy_minimization")
+SHOWN = (EXACT, PLAIN, "positive_only", "entropy_minimization")
 COLUMNS = 4  # panels of a row
 KINDS = ("measured", "predicted, held out")
 

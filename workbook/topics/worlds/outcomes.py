@@ -42,11 +42,8 @@ OPEN = tuple(name for name in WORLD_SCALES if name not in HELD_OUT)  # scales th
 COLLAPSED = 0.5  # share of the start's value below which a policy has collapsed
 
 
-# -- when a curve gets somewhere: readings of `train_in_memory`, between which the value is on a straight line
-
-
 class Reached(NamedTuple):
-    """Where a curve reaches a level, or, `censored`, where it ends without."""
+    """Where a run's readings, joined by straight lines, reach a level, or, `censored`, where they end without."""
 
     at: float
     censored: bool
@@ -88,9 +85,6 @@ def _first(curve: pd.DataFrame, column: str, above: pd.Series, end: float | None
     rise = -heights[k - 1] / (heights[k] - heights[k - 1]) if k else 0.0
     at = float(places[k - 1] + rise * (places[k] - places[k - 1])) if k else float(places[0])
     return Reached(at, False) if at <= end else Reached(end, True)
-
-
-# -- what runs come to
 
 
 def best_attainable(rates: pd.DataFrame) -> float:
