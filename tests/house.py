@@ -22,9 +22,9 @@ BUDGET = {
     "theory": 1_990,
     "tasks": 2_116,
     "policies": 1_295,
-    "rollouts": 1_382,
+    "rollouts": 1_384,
     "probes": 3_213,
-    "training": 3_770,
+    "training": 3_886,
     "views": 3_300,
     "studies": 1_112,
     "claims": 720,
@@ -35,7 +35,7 @@ BUDGET = {
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 31_505, 950, 17_795, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 31_623, 950, 17_795, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

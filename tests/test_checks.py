@@ -62,7 +62,7 @@ CASES = [
     (MEASURED | {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}, {}, "error", ["'use_reentrant': True", "False"]),
     (MEASURED | {"optim": "lomo"}, {}, "error", ["optim='lomo'", "adamw_torch"]),
     ({"record_tokens": True}, {}, "error", ["record_tokens=True", "optimizer steps", "0 for never"]),
-    ({"record_tokens": 2, "beta": 0.1}, {}, "error", ["record_tokens=2", "beta=0.1", "use_bias_correction_kl=False"]),
+    ({}, {"padding_changes": True, "kind": "GPT2"}, "warning", ["GPT2", "as in TRL", "prompts of one length"]),
     ({"record_tokens": 2}, {"sharded": True}, "error", ["record_tokens=2", "FSDP", "record_tokens=0"]),
     (MIN | {"top_entropy_quantile": 0.5}, {}, "error", ["top_entropy_quantile=0.5", "1.0"]),
     (MIN | {"mask_truncated_completions": True}, {}, "error", ["mask_truncated_completions=True", "advantage_orthogonal"]),

@@ -10,7 +10,10 @@ from trl import GRPOConfig, GRPOTrainer
 
 import workbook
 from workbook.__main__ import main
-from workbook.rollouts import read_rollouts
+from workbook.rollouts import read_metrics, read_rollouts
+from workbook.training import CancellationConfig, CancellationTrainer, TokenRecord, load_run
+from workbook.training.runs import Run
+from workbook.views import RunMonitor, TokenHeatmap
 
 PLAIN = {"num_generations": 8, "per_device_train_batch_size": 8, "max_completion_length": 14, "max_steps": 8}
 PLAIN |= {"learning_rate": 1e-3, "logging_steps": 1, "report_to": "none", "use_cpu": True, "bf16": False, "seed": 1}
@@ -35,6 +38,8 @@ def plain_trainer(folder, rewards, kind=GRPOTrainer, config=GRPOConfig, **settin
     model = AutoModelForCausalLM.from_config(shape)
     with torch.no_grad():  # of a vocabulary of 257 the end is drawn about once in ten
         model.lm_head.weight[tokenizer.eos_token_id] *= 40
+    model.save_pretrained(folder / "start")  # from where TRL loads a reference
+    model.config._name_or_path = str(folder / "start")
     prompts = Dataset.from_dict({"prompt": ["say:", "say it again:", "go on:", "and then:"]})
     args = config(output_dir=str(folder), **PLAIN | settings)
     return kind(model, rewards, args=args, train_dataset=prompts, processing_class=tokenizer)
@@ -105,3 +110,57 @@ def test_weights_of_several_rewards_are_asked_for(run, tmp_path, capsys):
     for weights, says in (({"short": 1}, "'short' is no column"), ({"long": "x"}, "must be a number")):
         with pytest.raises(ValueError, match=says):
             read_rollouts(tmp_path, weights=weights)
+
+
+RECORDED = {"beta": 0.1, "gradient_accumulation_steps": 2, "max_steps": 4, "loss_type": "grpo"}
+
+
+def trained(folder, kind=GRPOTrainer, config=GRPOConfig, every=0, **settings):
+    trainer = plain_trainer(folder, [odd_bytes, long], kind, config, reward_weights=[1.0, 0.2], **RECORDED | settings)
+    if every:
+        trainer.add_callback(TokenRecord(trainer, every))
+    trainer.train()
+    rows = [{k: row[k] for k in row if "time" not in k and "per_sec" not in k} for row in trainer.state.log_history]
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}, rows
+
+
+def test_a_callback_records_what_the_subclass_does_and_trains_nothing(tmp_path):
+    plain, rows = trained(tmp_path / "plain")
+    recorded, rows_recorded = trained(tmp_path / "callback", every=2)
+    trained(tmp_path / "subclass", CancellationTrainer, CancellationConfig, record_tokens=2)
+    assert all(torch.equal(value, recorded[name]) for name, value in plain.items())
+    assert rows == rows_recorded
+    ours, theirs = (Run(tmp_path / name) for name in ("subclass", "callback"))
+    assert ours.token_steps() == theirs.token_steps() == [1, 2, 4]
+    for step in ours.token_steps():
+        pd.testing.assert_frame_equal(theirs.tokens(step), ours.tokens(step))
+        assert theirs.tokens(step).attrs == ours.tokens(step).attrs
+        assert theirs.tokens(step)["push"].abs().sum() > 0
+
+
+def test_what_reads_a_run_reads_a_plain_trainers_folder(tmp_path, capsys):
+    trained(tmp_path, every=1)
+    run = load_run(tmp_path)
+    assert run.status()["state"] == "finished"
+    assert run.metrics()["step"].tolist() == [1, 2, 3, 4]
+    assert read_metrics(tmp_path)["reward"].notna().any()
+    assert TokenHeatmap(run).steps == [1, 2, 3, 4]
+    monitor = RunMonitor(run)
+    monitor.show_step(3)
+    monitor.close()
+    assert main(["report", str(tmp_path)]) == 0
+    assert "went against their own push" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"config\.yaml can't be read"):
+        run.resume()
+
+
+def test_a_record_that_cannot_be_is_a_sentence(tmp_path):
+    trainer = plain_trainer(tmp_path, [long])
+    with pytest.raises(ValueError, match="every=0 must be a number of optimizer steps"):
+        TokenRecord(trainer, 0)
+    ours = plain_trainer(tmp_path, [long], CancellationTrainer, CancellationConfig)
+    with pytest.raises(ValueError, match="set record_tokens=10 in its config"):
+        TokenRecord(ours)
+    trainer.is_deepspeed_enabled = True
+    with pytest.raises(ValueError, match="FSDP and DeepSpeed shard"):
+        TokenRecord(trainer)

@@ -205,7 +205,7 @@ def test_runs_are_listed_found_and_removed(uninterrupted, tmp_path, monkeypatch,
     made = [create_run(CONFIG | {"name": name}) for name in ("a-run", "other", "a-run")]
     for i, run in enumerate(made):
         os.utime(run.folder / "config.yaml", (i, i))
-    assert latest_run().folder == latest_run("a-").folder == made[2].folder
+    assert load_run().folder == latest_run("a-").folder == made[2].folder
     assert latest_run("other").config.name == "other"
     (made[1].folder / "config.yaml").write_text("[")
     os.utime(made[1].folder / "config.yaml", (1, 1))

@@ -1,5 +1,6 @@
 """CancellationTrainer is GRPOTrainer where nothing is asked of it, and does what is asked where something is."""
 
+import copy
 import inspect
 import warnings
 from dataclasses import replace
@@ -291,15 +292,22 @@ def test_prompts_of_unequal_length_need_a_model_that_can_do_with_padding(tmp_pat
     config = AutoConfig.for_model(kind, vocab_size=len(policy.tokenizer), **sizes, **ends)
     model = AutoModelForCausalLM.from_config(config)
 
-    def build(*prompts):
-        return CancellationTrainer(
-            model,
-            lambda completions, **columns: [0.0] * len(completions),
-            args=CancellationConfig(output_dir=str(tmp_path), **SMALL),
+    def build(*prompts, kind=CancellationTrainer, args=CancellationConfig, **settings):
+        return kind(
+            copy.deepcopy(model),
+            lambda completions, **columns: [float(len(text)) for text in completions],
+            args=args(output_dir=str(tmp_path), **SMALL | {"max_steps": 2, "max_completion_length": 8} | settings),
             train_dataset=Dataset.from_dict({"prompt": list(prompts)}),
             processing_class=policy.tokenizer,
         )
 
-    build("1 + 2 =", "3 + 4 =")
+    build("1 + 2 =", "3 + 4 =", trim_padding=True)
+    ragged = ("1 + 2 =", "3 + 4 + 5 =", "1 + 2 + 3 =", "4 + 5 =")
     with pytest.raises(ValueError, match=r"^\w+ computes other logits behind padding than without[^.]*\.$"):
-        build("1 + 2 =", "3 + 4 + 5 =")
+        build(*ragged, trim_padding=True)
+    with pytest.warns(UserWarning, match=r"^\w+ computes other logits behind padding .* trains as in TRL"):
+        ours = build(*ragged)  # with every switch at its default
+    ours.train()
+    plain = build(*ragged, kind=GRPOTrainer, args=GRPOConfig)
+    plain.train()
+    assert all(torch.equal(value, weights_of(ours)[name]) for name, value in weights_of(plain).items())

@@ -38,7 +38,7 @@ BOUNDS = {  # of the warnings: they stand where a number is as large
 }
 NO_IDS = (
     "The log has no token ids, so nothing is said of tokens or of what cancels: add workbook.log_ids to a plain "
-    "GRPOTrainer's reward_funcs, with weight 0, or train with record_tokens: 10."
+    "GRPOTrainer's reward_funcs, with weight 0, or train with record_tokens: 10 (plain TRL: a TokenRecord)."
 )
 MIN_GROUPS = 30  # groups, for which a share of one half has a standard error of 0.09
 WARNINGS = """

@@ -224,6 +224,8 @@ def read_metrics(path: str | Path) -> pd.DataFrame:
     folder = folder.parent if folder.name in ("completions", "tokens") else folder
     if (own := folder / "metrics.parquet").is_file():
         return pd.read_parquet(own)
+    if (lines := folder / "metrics.jsonl").is_file() and (text := lines.read_text("utf-8").rpartition("\n")[0]):
+        return pd.DataFrame([json.loads(line) for line in text.splitlines()])
     states = sorted(folder.glob("**/trainer_state.json"), key=lambda file: file.stat().st_mtime)
     history = json.loads(states[-1].read_text(encoding="utf-8")).get("log_history", []) if states else []
     return pd.DataFrame(history)

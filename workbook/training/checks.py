@@ -21,7 +21,7 @@ from workbook.policies.load import HUB_ID, PACKAGED
 from workbook.tasks import get_task
 from workbook.theory.choices import ESTIMATORS, TRANSFORM_INPUTS, TRANSFORMS, WHOLE_GROUP
 from workbook.theory.credit_rules import RULES
-from workbook.training.config import CHOICES, RunConfig, trainer_args
+from workbook.training.config import CHOICES, CancellationConfig, RunConfig, trainer_args
 from workbook.training.credit import check_estimator, credit_call
 from workbook.training.files import process_count
 from workbook.training.messages import explain_error, one_line, show_value
@@ -120,7 +120,6 @@ def _measuring(args, aux_loss: bool, sharded: bool) -> list[Rule]:
         (on and sharded, "error", f"{setting} reads whole weights and gradients, which FSDP and DeepSpeed shard; set {off}."),
         (on and reentrant, "error", f"{setting} takes gradients of chosen tokens, which gradient_checkpointing_kwargs={{'use_reentrant': True}} can't; set it to False."),
         (on and any(part in optim for part in STEPPING_INSIDE), "error", f"{setting} reads the gradient, of which optim={optim!r} keeps none; use 'adamw_torch', or {off}."),
-        (record and args.beta and args.use_bias_correction_kl, "error", f"{recording} can't tell a push from the pull of beta={args.beta} under use_bias_correction_kl=True, which weights it by the ratio; set use_bias_correction_kl=False, or record_tokens=0."),
         (record and sharded, "error", f"{recording} scores rollouts with whole weights, which FSDP and DeepSpeed shard; set record_tokens=0."),
     ]
 
@@ -216,6 +215,8 @@ def _loss(args) -> list[Rule]:
 
 def _model(args, lora_dropout, quantized, base_dtype, sharded, padding_changes, kind) -> list[Rule]:
     rounded = not quantized and sharded and base_dtype is not None and base_dtype.itemsize < 4
+    switched = any(getattr(args, name) != getattr(CancellationConfig, name) for name in CancellationConfig.__annotations__)
+    way = "" if switched else ", so it trains as in TRL, on what padding has changed"
     cast = args.use_transformers_continuous_batching and (args.bf16 or args.fp16 or args.fp32_adapters)
     return [
         (lora_dropout > 0, "error", f"lora_dropout={lora_dropout} makes sampled and trained log-probabilities differ, since generation runs in train mode; set lora_dropout=0."),
@@ -223,7 +224,7 @@ def _model(args, lora_dropout, quantized, base_dtype, sharded, padding_changes, 
         (args.use_vllm and rounded, "error", f"use_vllm=True merges adapters into the {str(base_dtype).removeprefix('torch.')} base and takes them out again at each sync, whose rounding moves a base that FSDP or DeepSpeed shards; load it in float32, leave it whole on each process, or set use_vllm=False."),
         (cast, "error", f"use_transformers_continuous_batching=True casts all weights in place at each generation, those in training too, to what bf16={args.bf16} or fp16={args.fp16} names, whatever fp32_adapters={args.fp32_adapters} says; set it to False, or these three."),
         (quantized and not args.fp32_adapters, "warning", "fp32_adapters=False leaves the adapters of a quantized model in bfloat16, in which small opposing gradients are lost rather than cancelled; set fp32_adapters=True."),
-        (padding_changes, "error", f"{kind} computes other logits behind padding than without, and train_dataset has prompts of unequal length, which TRL pads: take prompts of one length in tokens, or a model with relative positions and an attention mask."),
+        (padding_changes, "error" if switched else "warning", f"{kind} computes other logits behind padding than without, and train_dataset has prompts of unequal length, which TRL pads{way}: take prompts of one length in tokens, or a model with relative positions and an attention mask."),
     ]
 
 

@@ -15,6 +15,8 @@ depends on N.
 
 from __future__ import annotations
 
+import copy
+from collections import defaultdict
 from collections.abc import Callable
 from functools import wraps
 
@@ -29,18 +31,32 @@ from workbook.rollouts.scoring import tokenize_prompts
 from workbook.theory.weights import cancellation_residual
 
 
-def token_pushes(
-    loss: Float[Tensor, ""], logps: Float[Tensor, "B T"], reference: Float[Tensor, "B T"] | None = None
-) -> Float[Tensor, "B T"]:
-    """Read -d loss / d logp from the graph of `loss`, which stays as it is; the model is not entered.
+def token_pushes(loss: Float[Tensor, ""], logps: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+    """Read -d loss / d logp from the graph of `loss`, which stays as it is; the model is not entered."""
+    (slopes,) = torch.autograd.grad(loss, logps, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return -slopes.to(torch.promote_types(slopes.dtype, torch.float32))
 
-    reference: the reference model's log-probabilities, a leaf of the graph. The KL penalty depends on logp - reference
-    alone, so its part in the derivative is minus that by `reference`, and is taken out.
+
+def unpenalized(compute: Callable, trainer, model, inputs: dict, outputs: tuple) -> Float[Tensor, ""]:
+    """The loss once more from what the model gave, `outputs`, without the KL penalty, whatever weights that.
+
+    compute: the class's `_compute_loss`, called on a copy of the trainer, which keeps to itself what it logs.
     """
-    leaves = (logps,) if reference is None else (logps, reference)
-    slopes = torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
-    pushes = -sum(slopes[1:], slopes[0])
-    return pushes.to(torch.promote_types(pushes.dtype, torch.float32))
+    twin = copy.copy(trainer)
+    twin.beta, twin._metrics = 0.0, {mode: defaultdict(list) for mode in trainer._metrics}
+    twin._get_per_token_logps_and_entropies = lambda *args, **kwargs: outputs
+    return compute(twin, model, inputs)
+
+
+def reward_columns(trainer, per_function: Float[Tensor, "B K"]) -> dict[str, Shaped[Tensor, " B"]]:
+    """Columns group_id, rewards and rollout of a generation batch, by what each reward function gave its rollouts.
+
+    A reward is the weighted sum over the functions; that of a rollout which none of them could score is NaN.
+    """
+    rewards = (per_function * trainer.reward_weights.to(per_function.device)).nansum(dim=1)
+    rollout = torch.arange(len(rewards), device=rewards.device)
+    rewards = rewards.masked_fill(per_function.isnan().all(dim=1), torch.nan)
+    return {"group_id": rollout // trainer.num_generations, "rewards": rewards, "rollout": rollout}
 
 
 def mean_residual(

@@ -154,6 +154,7 @@ class Run:
     def resume(self, wait: bool = False) -> Run:
         """Go on from the newest intact checkpoint, in a new process; ValueError if it is running, or was edited."""
         self._check_idle()
+        _ = self.config  # a plain trainer's folder has none
         check_unedited(self)
         if not is_done(self):
             _launch(self)
@@ -236,10 +237,15 @@ def start_run(
         raise
 
 
-def load_run(folder: str | Path) -> Run:
-    """The run that lies in `folder`, whatever its state; ValueError if there is none."""
+def load_run(folder: str | Path | None = None) -> Run:
+    """The run that lies in `folder`, whatever its state, or the newest of yours; ValueError if there is none.
+
+    A folder in which a `TokenRecord` wrote for a plain GRPOTrainer is read, too; such a run can't be resumed from here.
+    """
+    if folder is None:
+        return latest_run()
     names = {path.name for path in as_folder(folder).glob("*")}
-    if "config.yaml" not in names or not names & {"status.json", "manifest.json"}:
+    if not {"config.yaml", TOKENS} & names or not names & {"status.json", "manifest.json"}:
         raise ValueError(f"{folder} holds no run: a run's folder has a config.yaml and a status.json.")
     return Run(folder)
 

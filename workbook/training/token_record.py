@@ -22,6 +22,7 @@ from transformers import TrainerCallback
 
 from workbook.rollouts.token_files import NUMBERS, STOPS, TEXTS, WHOLE
 from workbook.training.checks import CLIPPED_LOSSES
+from workbook.training.config import CancellationConfig
 from workbook.training.files import all_gather, is_main, replacement
 from workbook.training.meter import loss_mask
 from workbook.training.token_tables import FOLDER, place_residuals, tables
@@ -50,20 +51,30 @@ class Part:
 
 
 class TokenRecord(TrainerCallback):
-    """Writes a token table of every `trainer.args.record_tokens`-th optimizer step, and of the first.
+    """Writes a token table of every so many optimizer steps, and of the first, to output_dir/tokens.
 
-    It holds a step's micro-batches until the step is done.
+    It holds a step's micro-batches until the step is done. A CancellationTrainer has its own (`record_tokens`); any
+    other GRPOTrainer takes one as a callback: `trainer.add_callback(TokenRecord(trainer, every=10))`, see
+    `training.listening`. ValueError for an `every` below 1, a CancellationTrainer, and sharded weights.
     """
 
-    def __init__(self, trainer):
-        self.trainer, self.parts, self.training, self.rate = trainer, [], False, 0.0
+    def __init__(self, trainer, every: int = 10, listen: bool = True):
+        self.trainer, self.parts, self.training, self.rate, self.every = trainer, [], False, 0.0, every
         self.folder = Path(trainer.args.output_dir) / FOLDER
+        if listen:
+            if type(every) is not int or every < 1:
+                raise ValueError(f"every={every!r} must be a number of optimizer steps, at least 1.")
+            if isinstance(trainer.args, CancellationConfig):
+                raise ValueError(f"A CancellationTrainer records by itself: set record_tokens={every} in its config.")
+            from workbook.training.listening import Listener
+
+            trainer.add_callback(Listener(trainer, self))
 
     @property
     def due(self) -> bool:
         """Whether the optimizer step under way is recorded; a loss that is asked for outside training is in none."""
         step = self.trainer.state.global_step + 1
-        return self.training and (step == 1 or step % self.trainer.args.record_tokens == 0)
+        return self.training and (step == 1 or step % self.every == 0)
 
     def add(self, inputs: dict, scored: tuple, outputs: tuple, pushes: Tensor, advantages: Tensor) -> None:
         """Add one micro-batch: its columns, the call that scored it and what it gave, pushes and advantages (B, T)."""
@@ -172,7 +183,7 @@ class TokenRecord(TrainerCallback):
     def _write(self, table: pd.DataFrame, step: int) -> None:
         """Write this process's rows, with the loss as it was trained; bnpo's N as a mapping of rollouts to theirs."""
         trainer, per_rollout = self.trainer, table.groupby("rollout")["normalizer"].first()
-        settings = {name: getattr(trainer.args, name) for name in RECORDED} | {
+        settings = {name: setting(trainer, name) for name in RECORDED} | {
             "level": trainer.args.importance_sampling_level,
             "epsilon_low": trainer.epsilon_low,
             "epsilon_high": trainer.epsilon_high,
@@ -195,6 +206,11 @@ class TokenRecord(TrainerCallback):
 
 
 # -- reading a micro-batch as its loss does -------------------------------------------------------------------------
+
+
+def setting(trainer, name: str):
+    """A field of the trainer's arguments, or, of TRL's own arguments, the default of CancellationConfig."""
+    return getattr(trainer.args, name, getattr(CancellationConfig, name, None))
 
 
 def loss_ratio(trainer, part: Part) -> Tensor:
@@ -239,17 +255,18 @@ def stop_codes(trainer, part: Part, ratio: Tensor) -> Tensor:
         sampled = inputs.get("sampling_per_token_logps", old)
         kept = trainer.get_off_policy_mask(advantages, part.logps, sampled, loss_mask(inputs), threshold)
         causes.append(("off-policy", kept == 0))
-    clamped = args.group_transform and args.transform_on == "clamped_ratios"
+    transformed = setting(trainer, "group_transform")
+    clamped = transformed and setting(trainer, "transform_on") == "clamped_ratios"
     if trainer.loss_type in (*CLIPPED_LOSSES, "luspo") and not clamped:
         below, above = ratio < 1 - trainer.epsilon_low, ratio > 1 + trainer.epsilon_high
-        if args.clipping == "asymmetric":
+        if setting(trainer, "clipping") == "asymmetric":
             below, above = below & (advantages < 0), above & (advantages > 0)
         if args.delta is not None:
             above = above | (ratio > args.delta)
         causes += [("clip low", below), ("clip high", above)]
     if args.top_entropy_quantile < 1:
         causes.append(("entropy", everywhere))
-    if args.group_transform:
+    if transformed:
         causes.append(("group", everywhere))
     codes = torch.zeros_like(ratio, dtype=torch.int8)
     for reason, where in reversed(causes):

@@ -16,11 +16,11 @@ its field:
 4. `trim_padding`: that same method cuts columns that are padding in all of its rollouts and pads the result back.
 5. `fp32_adapters`: LoRA weights that TRL's constructor cast to bfloat16 are cast back to float32. With vLLM, the base
    that adapters are merged into at each sync is put back (`meter.keeping_base`).
-6. Extra metrics under `cancellation/`, and extra columns `group_id` and `rewards` in each batch. What a token weighs is
-   read from the graph of the loss that is trained; with `measure_cancellation`, so is how much cancels inside and
-   across optimizer steps (`training.meter`), and with `record_tokens`, what each token's push was and what the step
-   did to it (`training.token_record`). Nothing of the loss is computed a second time for it, so that measuring cannot
-   train. Settings that would make an intervention a silent no-op are refused (`training.checks`).
+6. Extra metrics under `cancellation/`, and extra columns `group_id`, `rewards` and `rollout` in a batch. What a token
+   weighs is read from the graph of the loss that is trained; with `measure_cancellation`, so is how much cancels inside
+   and across optimizer steps (`training.meter`), and with `record_tokens`, what each token's push was and what the step
+   did to it (`training.token_record`). The model is not entered a second time for it, so that measuring cannot train.
+   Settings that would make an intervention a silent no-op are refused (`training.checks`).
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ from workbook.training.meter import (
     loss_mask,
     mean_residual,
     model_facts,
+    reward_columns,
     take,
     token_pushes,
+    unpenalized,
 )
 from workbook.training.token_record import TokenRecord
 
@@ -104,7 +106,7 @@ class CancellationTrainer(GRPOTrainer):
         self._credit = None  # its advantages (B,) or (B, T), before any reweighting
         self._rule_credit = TrainerCredit(self, self.credit_rule) if self.credit_rule else None
         self._meter = CancellationMeter(self) if args.measure_cancellation else None
-        self._record = TokenRecord(self) if args.record_tokens else None
+        self._record = TokenRecord(self, args.record_tokens, listen=False) if args.record_tokens else None
         for measure in filter(None, (self._meter, self._record)):
             self.add_callback(measure)
 
@@ -120,12 +122,10 @@ class CancellationTrainer(GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)
         if not self.model.training:
             return output
-        rewards, group_ids, advantages = self._global_advantages()
-        local = len(output["advantages"])
+        columns, local = reward_columns(self, self._rewards_per_func), len(output["advantages"])
         mine = slice(self.accelerator.process_index * local, (self.accelerator.process_index + 1) * local)
-        output["group_id"], output["rewards"] = group_ids[mine], rewards[mine]
-        if self._record or self._rule_credit:
-            output["rollout"] = torch.arange(mine.start, mine.stop, device=group_ids.device)
+        output |= {name: column[mine] for name, column in columns.items()}
+        advantages = self._global_advantages(columns["rewards"], columns["group_id"])
         if self._rule_credit:
             old = output.get("old_per_token_logps")  # of the policy of now, as long as nothing has been trained
             output["advantages"] = self._rule_credit.advantages(output, **({} if old is None else {"logps": old}))
@@ -138,21 +138,14 @@ class CancellationTrainer(GRPOTrainer):
             self._logs["advantages"].extend(advantages.tolist())
         return output
 
-    def _global_advantages(self):
-        """Summed rewards, group labels, and advantages if TRL's are to be replaced; all (B,) over every process.
-
-        The reward of a rollout that no reward function could score is NaN.
-        """
-        weights = self.reward_weights.to(self._rewards_per_func.device)
-        scored = ~self._rewards_per_func.isnan().all(dim=1)
-        rewards = (self._rewards_per_func * weights).nansum(dim=1).masked_fill(~scored, torch.nan)
-        group_ids = torch.arange(len(rewards), device=rewards.device) // self.num_generations
+    def _global_advantages(self, rewards, group_ids):
+        """Advantages (B,) over every process if TRL's are to be replaced by a plain estimator's, else None."""
         estimator = self.args.advantage_estimator
         if estimator == "grpo" or self._rule_credit:
-            return rewards, group_ids, None
-        advantages = torch.zeros_like(rewards)
+            return None
+        advantages, scored = torch.zeros_like(rewards), ~rewards.isnan()
         advantages[scored] = group_advantages(rewards[scored], group_ids[scored], estimator)
-        return rewards, group_ids, advantages
+        return advantages
 
     # -- batching: the composition of optimizer mini-batches --------------------------------------------------
 
@@ -231,8 +224,6 @@ class CancellationTrainer(GRPOTrainer):
         if not self.model.training or not (reweighted or each_step or self._meter or recorded):
             return super()._compute_loss(model, inputs)
         level, self._loss_inputs, self._credit = self.importance_sampling_level, dict(inputs), inputs["advantages"]
-        if self.beta:  # a leaf, so that the KL penalty's part in a derivative can be told
-            self._loss_inputs["ref_per_token_logps"] = inputs["ref_per_token_logps"].detach().requires_grad_()
         try:
             loss = super()._compute_loss(model, self._loss_inputs)
             if loss.requires_grad:
@@ -247,7 +238,9 @@ class CancellationTrainer(GRPOTrainer):
         recorded, logged = self._record and self._record.due, self._meter or reweights(self.args, self.credit_rule)
         if not (recorded or logged):
             return
-        pushes = token_pushes(loss, self._logps, self._loss_inputs["ref_per_token_logps"] if self.beta else None)
+        if self.beta:
+            loss = unpenalized(GRPOTrainer._compute_loss, self, model, self._loss_inputs, self._scored[1])
+        pushes = token_pushes(loss, self._logps)
         advantages = by_token(self._credit).expand_as(pushes)
         if recorded:
             self._record.add(inputs, *self._scored, pushes, advantages)
