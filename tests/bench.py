@@ -4,7 +4,7 @@ trainer   a micro-step of CancellationTrainer against TRL's GRPOTrainer on the s
           sampling. The two take turns, in CPU seconds of one thread; a build differs from itself by up to 5 %.
 probes    a probe against a whole training step of TRL's (sampling, backward, optimizer) on as many rollouts.
 sampling  tokens per second of `sample_rollouts`.
-studies   runs of the arena per hour of a core, of which readings of one unit are made once.
+studies   runs in a world per hour of a core, of which readings of one unit are made once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from workbook.rollouts import sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.tasks import get_task
 from workbook.theory import group_advantages
-from workbook.topics.arena.study import FULL, contender, train_rule
+from workbook.topics.worlds.study import SIZES, run_arm
 from workbook.training import CancellationConfig, CancellationTrainer
 
 SETTINGS = SMALL | {"per_device_train_batch_size": 16, "steps_per_generation": 8, "max_completion_length": 96}
@@ -151,13 +151,12 @@ def bench_sampling(rounds: int) -> None:
 
 
 def bench_studies(rounds: int) -> None:
-    """Print how many runs of the arena's full size a core does in an hour, by rule."""
-    bench = Bench("family", 0)
-    bench.readings(FULL.held_out)
-    for name in ("dr_grpo", "permuted", "oracle"):
-        rule = contender(name)
-        took = statistics.median(seconds(lambda rule=rule: train_rule(bench, rule, FULL)) for _ in range(rounds))
-        print(f"arena, {name}: {3600 / took:,.0f} runs per core hour")
+    """Print how many runs of the arena a core does in an hour, by rule."""
+    bench = Bench("world:third", 0, "tuning")
+    bench.readings(SIZES["world:third"].held_out)
+    for rule in ("dr_grpo", "permuted", "oracle"):
+        took = statistics.median(seconds(lambda rule=rule: run_arm(bench, rule, 3e-4)) for _ in range(rounds))
+        print(f"arena, {rule}: {3600 / took:,.0f} runs per core hour")
 
 
 def main() -> None:

@@ -31,11 +31,11 @@ BUDGET = {
     "book": 920,
     "commands": 373,
     "root": 603,
-    "topics": 10_816,
+    "topics": 10_640,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 31_623, 950, 17_795, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 31_438, 950, 17_795, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

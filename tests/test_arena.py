@@ -1,185 +1,182 @@
-"""The arena: updates against the exact gradient, budgets, scores by hand, contests that go on where they were."""
+"""The arena: budgets, rates and rows by hand, the audit's numbers, contests that go on where they were."""
 
-import functools
-from dataclasses import replace
+import shutil
+from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
+from audit.definitions import DEFINITIONS
+from audit.reckoning import Missing, Units
+from test_worlds_study import SPEED, made_run, write
 
 from workbook.__main__ import main
-from workbook.claims import ledger
 from workbook.places import data_path
-from workbook.probes.recovered import exact_gradient
-from workbook.probes.values import exact_values, expected_reward
-from workbook.rollouts import credit_batch
 from workbook.statistics import t_interval
+from workbook.studies import record
 from workbook.studies.bench import Bench
-from workbook.studies.loop import Loop, advantaged
-from workbook.studies.record import load_measured
+from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import read_registration
-from workbook.tasks import get_task
-from workbook.topics.arena import (
-    arena_chart,
-    arena_table,
-    contender,
-    contest,
-    measured_table,
-    outcomes,
-    place,
-    rule_marks,
-    table_markdown,
-)
-from workbook.topics.arena.charts import table_text
-from workbook.topics.arena.claims import START, score_units
-from workbook.topics.arena.study import ALL, BOUNDS, SMALL, auroc, exact_oracle
+from workbook.theory.choices import ESTIMATORS
+from workbook.theory.credit_rules import CREDIT_RULES
+from workbook.topics.worlds import arena, arena_charts, arena_outcomes, claims, outcomes
+from workbook.topics.worlds import study as worlds
+from workbook.views.style import to_spec
 
-TINY = replace(SMALL, name="tiny", prompts=2, batches=2, held_out=2, marked=1, redraws=2, group_size=4)
+RULE_SPEED = {rule: 0.7 + 0.02 * k for k, rule in enumerate(arena.RULES)} | {arena.RANDOM: 0.01, "ibpo": 1.0}
 
 
 @pytest.fixture(scope="module")
-def marks(policy):
-    rules = [contender(name) for name in ("dr_grpo", "rloo", "oracle", "coin_reward")]
-    return rule_marks(policy, get_task("chain"), rules, 2, 8, 3, 5).set_index("rule")
+def folder(tmp_path_factory):
+    """Two worlds; ibpo samples half as much again."""
+    folder, rng = tmp_path_factory.mktemp("arena"), np.random.default_rng(0)
+
+    def run(rule, speed, start, **names):
+        made = made_run(speed, start, rng, arm=rule, **names)
+        return made.assign(sampled_tokens=made["sampled_tokens"] * (1.5 if rule == "ibpo" else 1))
+
+    for scale in arena_outcomes.SCALES:
+        speeds = {"worlds_rates": SPEED | {"oracle": 1.4}, "arena_rates": RULE_SPEED}
+        for name, speed in speeds.items():
+            rates = [
+                run(rule, speed[rule] * (1 - 0.2 * abs(k)), 0.2 + 0.02 * policy, lr=6e-4 * 2.0**k, policy=policy)
+                for policy, k, rule in product(range(3), (-1, 0, 1), speed)
+            ]
+            write(folder, name, scale, 0, runs=pd.concat(rates))
+        for unit in range(10):
+            start = 0.2 + 0.01 * unit
+            for name, speed in (("worlds", speeds["worlds_rates"]), ("arena", RULE_SPEED)):
+                made = [run(arm, s * rng.lognormal(0, 0.1), start, lr=6e-4) for arm, s in speed.items()]
+                write(folder, name, scale, unit, runs=pd.concat(made))
+    return folder
 
 
-def test_the_ideal_update_is_the_slope_of_the_exact_value(policy):
-    """Along its own direction a small step raises the expected reward by the gradient's length times the step."""
-    task = get_task("chain")
-    prompts = task.dataset(2, 3)["prompt"]
-    gradient = exact_gradient(policy, task, prompts)
-    trained = [p for p in policy.model.parameters() if p.requires_grad]
-    start, direction = [p.detach().clone() for p in trained], gradient / gradient.norm()
-    values = []
-    for step in (1e-3, -1e-3):
-        moves = direction.split([p.numel() for p in trained])
-        for p, before, move in zip(trained, start, moves, strict=True):
-            p.data.copy_(before + step * move.view_as(p))
-        values.append(float(expected_reward(policy, task, prompts).double().mean()))
-    for p, before in zip(trained, start, strict=True):
-        p.data.copy_(before)
-    assert (values[0] - values[1]) / 2e-3 == pytest.approx(float(gradient.norm()), rel=1e-2)
+def test_every_rule_stands_in_worlds_or_in_the_arena():
+    trained = [*worlds.ARMS, *arena.RULES, arena.RANDOM, *arena.NOT_TRAINED]
+    assert sorted(trained) == sorted({*ESTIMATORS, *CREDIT_RULES})
+    assert all(rule in read_registration("arena").definitions for rule in arena.RULES)
 
 
-def test_marks_of_rules_that_are_one_another_times_a_number(marks):
-    """In groups of eight rloo is dr_grpo times 8/7: its update is longer, and as near to the ideal one."""
-    longer = marks.loc["rloo", ["along", "mean2", "total2"]] / marks.loc["dr_grpo", ["along", "mean2", "total2"]]
-    assert longer.tolist() == pytest.approx([8 / 7, (8 / 7) ** 2, (8 / 7) ** 2], rel=1e-4)
-    for column in ("correlation", "auroc", "where"):
-        assert marks.loc["rloo", column] == pytest.approx(marks.loc["dr_grpo", column], rel=1e-6)
+def test_a_rule_that_samples_more_is_read_where_the_budget_is_spent():
+    run = pd.DataFrame({"batch": [0, 4, 8], "value": [0.2, 0.4, 0.8], "sampled_tokens": [0, 1000, 2000]})
+    run = run.assign(tax=run["value"], pass_at_8=0.5, style_entropy=1.0, logp_right=-9.0, lr=1e-3)
+    runs = pd.concat([run.assign(seed=seed, arm="ibpo") for seed in (0, 1)])
+    cut = arena_outcomes.within(runs, pd.Series({0: 1500, 1: 2000}))
+    assert cut[["seed", "batch", "sampled_tokens", "value"]].to_numpy().tolist() == [
+        *([0, 0, 0, 0.2], [0, 4, 1000, 0.4], [0, 6, 1500, pytest.approx(0.6)]),
+        *([1, 0, 0, 0.2], [1, 4, 1000, 0.4], [1, 8, 2000, 0.8]),
+    ]
 
 
-def test_the_oracle_is_the_exact_credit(policy):
-    """A loop's, under the policy of now; the study's, which tokenizes prompts anew, under the policy it is given."""
-    task, loop = get_task("chain"), Loop(prompts=2, group_size=4, rule="oracle")
-    given, _ = advantaged(policy, task, loop, task.dataset(2, 1), seed=1, batch=1)
-    exact = exact_values(policy, task, given).credit * given.completion_mask
-    assert torch.allclose(given.advantages, exact, atol=1e-6)
-    assert torch.allclose(exact_oracle(policy, task).advantages(credit_batch(policy, given, task)), exact, atol=1e-6)
-    assert exact.abs().max() > 0.1
-    assert not torch.allclose(given.advantages, credit_batch(policy, given, task).known_credit, atol=0.01)
+def test_rates_are_chosen_by_the_half_way_of_worlds(folder):
+    tables = Tables("world:third", folder)
+    rates, known = arena_outcomes.rule_rates(tables), outcomes.own_rates(tables["worlds_rates/runs"])
+    pd.testing.assert_frame_equal(rates.loc[known.index], known)
+    assert rates.loc[["prefix_credit", "ibpo"], "lr"].tolist() == [6e-4, 6e-4]
+    runs, faster = tables["arena_rates/runs"], Tables("world:third", folder)
+    faster._whole["arena_rates/runs"] = runs.assign(value=runs["value"].where(runs["batch"] == 0, 0.99))
+    rates = arena_outcomes.rule_rates(faster)
+    assert rates.loc["dr_grpo", "tokens"] == known.loc["dr_grpo", "tokens"], "half-way stays where it was"
 
 
-def test_what_the_study_trained_is_what_its_tables_hold():
-    marks = load_measured("arena", "family", "marks")
-    assert set(ALL) == set(marks["rule"])
+def test_a_row_is_octaves_difference_and_ratio_beside_plain(folder):
+    ends = arena_outcomes.rule_ends(Tables("world:third", folder))
+    table = arena_outcomes.arena_table({"world:third": ends}).set_index("rule")
+    units = ends.pivot(index="seed", columns="arm")
+    octaves = np.log2(units["tokens"]["dr_grpo"] / units["tokens"]["ibpo"])
+    assert table.loc["ibpo", ["tokens", "tokens_low", "tokens_high"]].tolist() == pytest.approx(t_interval(octaves))
+    assert table.loc["ibpo", "value"] == pytest.approx((units["value"]["ibpo"] - units["value"]["dr_grpo"]).mean())
+    ratio = np.exp(np.log(units["tax"]["ibpo"] / units["tax"]["dr_grpo"]).mean())
+    assert table.loc["ibpo", "tax"] == pytest.approx(ratio)
+    assert table.loc["dr_grpo", ["tokens", "value", "tax"]].tolist() == [0, 0, 1]
+    assert table.index[0] == "oracle"
 
 
-def test_auroc_counts_pairs():
-    assert auroc(np.array([1.0, 2.0, 2.0]), np.array([False, True, False])) == 0.75
-    assert np.isnan(auroc(np.ones(3), np.ones(3, dtype=bool)))
+def test_every_registered_row_is_measured_as_the_audit_does(folder):
+    registered, scale = read_registration("arena"), "world:third"
+    assert set(registered.outcomes) == set(claims.MEASURES["arena"])
+    for key, number in claims.MEASURES["arena"].items():
+        ours = number(Tables(scale, folder)).sort_index()
+        theirs = DEFINITIONS["arena"][key](Units("arena", scale, 10, folder)).sort_index()
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+        assert len(ours) == 10
 
 
-def _runs(ends: dict[str, list[float]], start: float = 0.4, tokens: int = 100) -> pd.DataFrame:
-    rows = []
-    for rule, values in ends.items():
-        for seed, value in enumerate(values):
-            common = {"rule": rule, "seed": seed, "match": "grad_norm", "budget": 100, "moved": 0.1, "tax": value}
-            rows.append({"batch": 0, "value": start, "sampled_tokens": 0, "seconds": 0.0, **common})
-            rows.append({"batch": 2, "value": value, "sampled_tokens": tokens, "seconds": 3.0, **common})
-    return pd.DataFrame(rows)
+def test_no_lead_counts_where_known_credit_is_not_clear_of_plain(folder, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    for path in (tmp_path / "worlds" / "world=third").glob("seed=*/runs.parquet"):
+        runs = pd.read_parquet(path).query("arm != 'oracle'")
+        pd.concat([runs, runs.query("arm == 'dr_grpo'").assign(arm="oracle")]).to_parquet(path)
+    with pytest.raises(ValueError, match=r"void: known credit is 0.00 \[0.00, 0.00\] octaves ahead"):
+        claims.separated(Tables("world:third", tmp_path), "edit_mask")
+    with pytest.raises(Missing):
+        DEFINITIONS["arena"]["P3"](Units("arena", "world:third", 10, tmp_path))
 
 
-ENDS = {"permuted": [0.4, 0.3, 0.4], "oracle": [0.8, 0.9, 0.7], "dr_grpo": [0.7, 0.8, 0.7]}
-
-
-def test_a_score_is_a_ratio_of_means_with_a_jackknife_interval():
-    ends = outcomes(_runs(ENDS))
-    low, top, own = (np.array(ENDS[rule]) for rule in ("permuted", "oracle", "dr_grpo"))
-    ratio = lambda keep: (own - low)[keep].sum() / (top - low)[keep].sum()  # noqa: E731
-    leave = [ratio(np.arange(3) != k) for k in range(3)]
-    expected = [3 * ratio(slice(None)) - 2 * without for without in leave]
-    assert score_units(ends, "dr_grpo").tolist() == pytest.approx(expected)
-    gained = score_units(ends, "dr_grpo", floor=START)
-    assert gained.mean() == pytest.approx(1.0 / 1.2, abs=0.02)
-    table = _table(_runs(ENDS)).set_index("rule")
-    row = table.loc["dr_grpo"]
-    assert (row["score"], row["score_low"], row["score_high"]) == pytest.approx(t_interval(expected))
-    assert table.loc[["permuted", "oracle"], "score"].tolist() == [0, 1]
-    assert row["step_s"] == 1.5
-    logs = np.log(np.array(ENDS["oracle"]) / ENDS["dr_grpo"])  # here a run's tax is its value
-    assert table.loc["oracle", ["tax", "tax_low", "tax_high"]].tolist() == pytest.approx(np.exp(t_interval(logs)))
-    assert table["tax"]["dr_grpo"] == 1
-
-
-def test_a_rule_that_samples_more_is_read_at_the_budget():
-    """At twice the tokens per batch, half of what it has at its end counts."""
-    run = outcomes(_runs({"ibpo": [0.8]}, tokens=200)).iloc[0]
-    assert run["value"] == pytest.approx(0.6)
-    assert run["area"] == pytest.approx(0.5)
-    short = outcomes(_runs({"ibpo": [0.8]}, tokens=50)).iloc[0]
-    assert short["value"] == 0.8, "a run that ended early keeps its last value"
-
-
-def _marks(rules, seeds=3) -> pd.DataFrame:
-    columns = {"along": 0.9, "mean2": 0.81, "total2": 1.62, "correlation": 0.2, "auroc": 0.8, "where": 0.5}
-    return pd.DataFrame([{"rule": rule, "seed": seed, **columns} for rule in rules for seed in range(seeds)])
-
-
-def _table(runs) -> pd.DataFrame:
-    return arena_table(_marks(runs["rule"].unique()), runs)
-
-
-def test_a_row_of_ones_own_takes_its_place():
-    runs = _runs(ENDS | {"own:f": [0.75, 0.85, 0.7]})
-    measured, own = _table(_runs(ENDS)).assign(source="measured"), _table(runs)
-    table = place(measured, own, "own:f")
-    assert table["rule"].tolist() == ["oracle", "own:f", "dr_grpo", "dr_grpo", "permuted"]
-    text = table_text(table)
-    assert [name in text for name in ("f (yours)", "dr_grpo (yours)")] == [True, True]
-    spec = arena_chart(table).to_dict()
+def test_a_row_of_ones_own_takes_its_place(folder, monkeypatch):
+    monkeypatch.setattr(arena_outcomes, "world_tables", lambda scale, _: Tables(scale, folder))
+    measured = arena_outcomes.measured_table()
+    own = measured[measured["rule"].isin(["oracle", "ibpo"])].replace({"rule": {"ibpo": "own:a/b.py:f"}})
+    table = arena.place(own.assign(source=arena_outcomes.YOURS))
+    third = table[table["world"] == "third"]
+    assert third["rule"].tolist() == table[table["world"] == "plain"]["rule"].tolist()
+    assert third["tokens"].is_monotonic_decreasing
+    text, spec = arena_charts.table_text(table), to_spec(arena_charts.arena_chart(table))
+    assert [name in text for name in ("f (yours)", "oracle (yours)", "In world third")] == [True, True, True]
     assert len(spec["hconcat"]) == 4
     kinds = {row["name"]: row["kind"] for rows in spec["datasets"].values() for row in rows if "kind" in row}
-    assert (kinds["f (yours)"], kinds["oracle"]) == ("yours", "bound")
+    assert [kinds[name] for name in ("f (yours)", "oracle", "coin_reward", "ibpo")] == list(arena_charts.KINDS)
 
 
 @pytest.fixture
-def on_bundled(monkeypatch):
-    """Contests on the bundled policy: the family's members take a minute each to make."""
-    bench = functools.cache(lambda unit: Bench("tiny", unit))
-    monkeypatch.setattr("workbook.topics.arena.study.Bench", lambda scale, unit: bench(unit))
+def small(monkeypatch):
+    for module, name, value in (
+        *((arena, "RULES", ("grpo", "ibpo")), (arena, "STEPS", (1.0, 2.0)), (arena, "TUNED", 2)),
+        *((worlds, "ARMS", ("oracle", "dr_grpo")), (worlds, "CLIMB", (6e-4,)), (worlds, "LADDER", (0,))),
+        *((worlds, "TUNED", 2), (outcomes, "LEAST", -1.0)),
+    ):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setitem(worlds.SIZES, "tiny", worlds.Sizes(2, 1, 2, 2))
 
 
-def test_a_contest_goes_on_where_it_was(tmp_path, on_bundled):
-    file = tmp_path / "credit.py"
+def test_a_small_arena_is_measured_rates_first(tmp_path, small):
+    for name in ("arena_rates", "arena"):
+        with pytest.raises(NotMeasured):
+            measure(name, "tiny", [0], tmp_path)
+        measure("worlds_rates" if name == "arena_rates" else "arena_rates", "tiny", [0], tmp_path)
+    runs = load_measured("arena_rates", "tiny", "runs", tmp_path)
+    assert runs.groupby(["arm", "lr", "policy"]).size().tolist() == [3] * 8, "coins are tuned nowhere"
+    measure("arena", "tiny", [0], tmp_path)
+    runs = load_measured("arena", "tiny", "runs", tmp_path).groupby("arm")
+    assert runs.size().to_dict() == {"coin_reward": 3, "grpo": 3, "ibpo": 3}
+    assert runs["lr"].first()["coin_reward"] == 6e-4
+    sampled = runs["sampled_tokens"].max()
+    assert sampled["ibpo"] > 1.1 * sampled["grpo"], "its continuations count"
+    assert set(record.TUNING) == {"arena_rates", "worlds_rates"}
+
+
+def test_a_contest_goes_on_where_it_was(tmp_path, small, monkeypatch):
+    file, made, train = tmp_path / "credit.py", [], arena.run_arm
     file.write_text("def f(batch):\n    return batch.group_advantages('dr_grpo')\n")
-    lines, rule = [], f"own:{file}:f"
-    table = contest(rule, TINY, 2, tmp_path / "arena", lines.append).set_index("rule")
-    assert len(lines) == 2 * 4
-    assert set(table.index) == {*BOUNDS, rule}
-    assert (
-        table.loc[rule, ["score", "value", "one"]].tolist() == table.loc["dr_grpo", ["score", "value", "one"]].tolist()
-    )
-    again = contest(rule, TINY, 2, tmp_path / "arena", lines.append).set_index("rule")
-    assert len(lines) == 8
+    monkeypatch.setattr(arena, "run_arm", lambda bench, rule, *rest: made.append(rule) or train(bench, rule, *rest))
+    lines, rule, bench = [], f"own:{file}:f", Bench("tiny", 0)
+    monkeypatch.setattr(arena, "Bench", lambda scale, unit: bench)
+    given = {"units": 2, "folder": tmp_path / "arena", "scales": ("tiny",), "jobs": 1}
+    table = arena.contest(rule, show=lines.append, **given).set_index("rule")
+    assert len(made) == 2 * 4
+    assert len(lines) == 3
+    assert lines[0].startswith("tiny has no measured rates: every arm has 0.0003")
+    assert set(table.index) == {*arena.CONTROLS, rule}
+    assert table.loc[rule, ["tokens", "value", "end"]].tolist() == [0, 0, table.loc["dr_grpo", "end"]]
+    again = arena.contest(rule, **given).set_index("rule")
+    assert len(made) == 8
     pd.testing.assert_frame_equal(again, table)
     file.write_text("def f(batch):\n    return -batch.group_advantages('dr_grpo')\n")
-    changed = contest(rule, TINY, 2, tmp_path / "arena", lines.append).set_index("rule")
-    assert len(lines) == 10, "the edited rule is measured anew, the bounds are not"
-    assert changed.loc[rule, "correlation"] == pytest.approx(-table.loc[rule, "correlation"])
-    contest(rule, replace(TINY, batches=3), 2, tmp_path / "arena", lines.append)
-    assert len(lines) == 18, "another setting"
+    changed = arena.contest(rule, **given).set_index("rule")
+    assert made[8:] == [rule] * 2, "the edited rule is trained anew, the controls are not"
+    assert changed.loc[rule, "value"] < 0
+    arena.contest(rule, batches=1, **given)
+    assert len(made) == 18, "another length"
 
 
 @pytest.mark.parametrize(
@@ -193,18 +190,21 @@ def test_a_contest_goes_on_where_it_was(tmp_path, on_bundled):
 def test_contests_that_can_not_be(rule, units, folder, sentence, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=sentence):
-        contest(rule, TINY, units, tmp_path / folder)
+        arena.contest(rule, units, tmp_path / folder)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--rule", "own:nowhere.py:f"], "is no Python file"),
-        (["--small"], "of a contest; name a rule with --rule"),
+        (["--units", "3"], "of a contest; name a rule with --rule"),
         (["--chart", "table.txt"], "must end in .png, .svg or .html"),
+        (["--rule", "grpo"], "come with a clone of the repository and not with an installed wheel"),
     ],
 )
-def test_the_command_refuses_in_a_sentence(words, sentence, capsys):
+def test_the_command_refuses_in_a_sentence(words, sentence, capsys, monkeypatch, folder, tmp_path):
+    monkeypatch.setattr("workbook.policies.worlds.world_file", lambda world, seed: tmp_path / f"seed={seed}")
+    monkeypatch.setattr("workbook.topics.worlds.arena_outcomes.world_tables", lambda scale, _: Tables(scale, folder))
     assert main(["arena", *words]) == 2
     sentence_on_stderr = capsys.readouterr().err.strip()
     assert sentence in sentence_on_stderr
@@ -212,11 +212,9 @@ def test_the_command_refuses_in_a_sentence(words, sentence, capsys):
 
 
 def test_the_page_holds_the_measured_table():
-    """The table, the sentence above it and the numbers beside it are those of the command and of the ledger."""
     page = data_path("book", "arena.md").read_text(encoding="utf-8")
-    assert table_markdown(measured_table()) in page
-    assert load_measured("arena", "family", "runs")["seed"].nunique() == read_registration("arena").units["family"]
-    rows = ledger("family", claims=["A1", "P1", "P3"], described=False).set_index("key")
-    score = rows.loc["A1"]
-    assert set(rows.loc[["P1", "P3"], "outcome"]) == {"not testable here"}, "as the page says"
-    assert f"its score is {score['mean']:.3f} [{score['low']:.2f}, {score['high']:.3f}] (A1)" in page
+    try:
+        printed = arena_charts.table_markdown(arena_outcomes.measured_table())
+    except NotMeasured:
+        printed = "Not measured yet."
+    assert f"<!-- arena -->\n{printed}\n<!-- /arena -->" in page

@@ -50,7 +50,7 @@ def config(tmp_path, monkeypatch):
         ("measure none", "none"),
         ("claims --claim H99", "choose one of"),
         ("claims --json none/out.json", "can't be written"),
-        ("arena --small", "name a rule"),
+        ("arena --units 3", "name a rule"),
         ("report none.jsonl", "none.jsonl"),
         ("chapters 77", "fits no chapter"),
         ("sweep sweep.yaml --jobs 0", "at least 1"),

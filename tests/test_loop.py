@@ -11,7 +11,7 @@ from small_run import SMALL, bundled_trainer
 from workbook.policies.models import private_copy
 from workbook.probes.drift import right_solutions
 from workbook.probes.step import optimizer_of
-from workbook.probes.values import expected_reward
+from workbook.probes.values import exact_values, expected_reward
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.loop import (
@@ -203,3 +203,12 @@ def test_entropies_of_sampling_serve_the_first_step(policy):
     batch = credit_batch(policy, given)
     torch.testing.assert_close(given.advantages, batch.logps + batch.entropies, atol=1e-4, rtol=0)
     assert given.advantages.abs().max() > 0.1
+
+
+def test_the_oracle_is_the_exact_credit_of_the_policy_as_it_is(policy):
+    task, loop = get_task("chain"), Loop(prompts=2, group_size=4, rule="oracle")
+    given, _ = advantaged(policy, task, loop, task.dataset(2, 1), seed=1, batch=1)
+    exact = exact_values(policy, task, given).credit * given.completion_mask
+    assert torch.allclose(given.advantages, exact, atol=1e-6)
+    assert exact.abs().max() > 0.1
+    assert not torch.allclose(given.advantages, credit_batch(policy, given, task).known_credit, atol=0.01)

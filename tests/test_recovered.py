@@ -11,10 +11,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbook.policies.load import Policy, load_policy
 from workbook.policies.models import private_copy
-from workbook.probes.recovered import PARTS, SIX, Pushes, credit_recovered
+from workbook.probes.recovered import PARTS, SIX, Pushes, credit_recovered, exact_gradient
 from workbook.probes.step import logps
-from workbook.probes.values import TokenValues
+from workbook.probes.values import TokenValues, expected_reward
 from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.tasks import get_task
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.decomposition import context_index, expected_gain, ideal_pushes, realised_pushes, split_pushes
@@ -227,6 +228,18 @@ def test_own_changes_against_explicit_jacobians(tiny):
             own = score @ jacobian @ jacobian.T @ getattr(parts, part)[c]
             assert row[f"own_{part}"].item() == pytest.approx(float(own), rel=1e-5, abs=1e-8)
     assert math.isnan(recovered.update["cosine"])  # no exact gradient was given
+
+
+def test_the_exact_gradient_is_the_slope_of_the_exact_value(policy):
+    task, step, values = get_task("chain"), 1e-3, []
+    prompts = task.dataset(2, 3)["prompt"]
+    gradient, mine = exact_gradient(policy, task, prompts), private_copy(policy)
+    trained = [p for p in mine.model.parameters() if p.requires_grad]
+    for length in (step, -2 * step):  # from where it was to one side, and from there to the other
+        for p, move in zip(trained, (gradient / gradient.norm()).split([p.numel() for p in trained]), strict=True):
+            p.data += length * move.view_as(p)
+        values.append(float(expected_reward(mine, task, prompts).double().mean()))
+    assert (values[0] - values[1]) / (2 * step) == pytest.approx(float(gradient.norm()), rel=1e-2)
 
 
 def test_the_oracle_and_permuted_advantages_are_the_bounds(double):

@@ -2,8 +2,8 @@
 
 A distance of shares is the cross-fitted one; nets and |change| weigh tokens alike. A ratio of sizes is judged by its
 logarithm. A run that falls below half of its start's value gives no number; "at equal exact value" is at the highest
-value that both arms reach, where each first reaches it, straight between batches. Scores and the arena's cosine are
-ratios of means over units; a unit's number is its jackknife pseudo-value.
+value that both arms reach, where each first reaches it, straight between batches. A unit's number of a ratio of means
+over units is its jackknife pseudo-value.
 """
 
 # fmt: off
@@ -12,54 +12,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from audit.reckoning import WORLDS, Missing, Units, at, each, logs, one
+from audit.reckoning import WORLDS, Missing, Units, at, each, interval, logs, one
 
-
-# --- arena: exact held-out value at equal sampled tokens, and what a rule's advantages know
-def arena_runs(units, rule, what="value", match="grad_norm"):
-    def read(run):
-        run = run.sort_values("batch")
-        tokens, value, budget = run["sampled_tokens"].to_numpy(float), run["value"].to_numpy(), run["budget"].iloc[0]
-        end = np.interp(budget, tokens, value)
-        x, y = np.append(tokens[tokens < budget], budget), np.append(value[tokens < budget], end)
-        area = np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2) / budget
-        return {"start": value[0], "value": end, "area": area}[what]
-    return each(at(units.table("runs"), rule=rule, match=match), read)
-
-def minus(rule, base, what="value"):
-    return lambda units: (arena_runs(units, rule, what) - arena_runs(units, base, what)).dropna()
 
 def pseudo(statistic, table):
     """Pseudo-values n T - (n - 1) T_without_i of a statistic of means over the units that have every column."""
     table = table.dropna()
     n, whole = len(table), statistic(table.mean())
     return pd.Series({unit: n * whole - (n - 1) * statistic(table.drop(unit).mean()) for unit in table.index})
-
-def score(match="grad_norm", floor="permuted"):
-    def number(units):
-        best, plain = (arena_runs(units, rule, match=match) for rule in ("oracle", "dr_grpo"))
-        start = floor == "start"
-        least = arena_runs(units, "oracle", "start", match) if start else arena_runs(units, floor, match=match)
-        table = pd.DataFrame({"rule": plain, "floor": least, "best": best})
-        return pseudo(lambda mean: (mean["rule"] - mean["floor"]) / (mean["best"] - mean["floor"]), table)
-    return number
-
-def marks(units, rule, column="correlation"):
-    return at(units.table("marks"), rule=rule).set_index("seed")[column]
-
-ARENA = {
-    "A1": score(),
-    "A1 gain": score(floor="start"),
-    "A1 mechanism": lambda u: pseudo(
-        lambda mean: mean["along"] / np.sqrt(mean["mean2"]), marks(u, "dr_grpo", ["along", "mean2"])
-    ),
-    "A1 distance": minus("dr_grpo", "oracle"), "A1 oracle": minus("oracle", "dr_grpo"),
-    "A1 control": minus("coin_reward", "permuted"),
-    "A1 unmatched": score(match="none"),
-}
-for claim, *pair in (("P1", "prefix_credit", "dr_grpo"), ("P2", "ibpo", "grpo"), ("P3", "edit_mask", "grpo")):
-    ARENA[claim] = minus(*pair)
-    ARENA[f"{claim} mechanism"] = lambda u, pair=pair: (marks(u, pair[0]) - marks(u, pair[1])).dropna()
 
 # --- batch_composition and, at level 1, batch_one_prompt: an order of mini-batches minus shuffled ones
 def end(run):
@@ -503,8 +463,8 @@ def first(run, level, budget):
             return tokens[k] - (1 - share) * (tokens[k] - tokens[k - 1]) if k else tokens[0]
     return budget
 
-def half_way(units):
-    """A row per unit and arm: tokens, start, and the last reading's columns."""
+def half_way(units, more=None):
+    """A row per unit and arm: tokens, start, and columns where the unit's budget is spent; more: units of the arena."""
     rates = Units("worlds_rates", units.scale, 1, units.results).table("runs")
     policies = [rows.set_index(["arm", "lr", "batch"])["value"] for _, rows in rates.groupby("policy")]
     mean = sum(policies) / len(policies)
@@ -512,11 +472,13 @@ def half_way(units):
     if best - start < 0.05:
         raise Missing
     runs, rows = units.table("runs"), []
-    for (unit, arm), run in runs.groupby(["seed", "arm"]):
-        run, budget = run.sort_values("batch"), runs.loc[runs["seed"] == unit, "sampled_tokens"].max()
-        value = run["value"].iloc[0]
-        row = {"seed": unit, "arm": arm, "start": value, "tokens": first(run, 0.5 * value + 0.5 * best, budget)}
-        rows.append(row | run.iloc[-1][["value", "tax", "pass_at_8"]].to_dict())
+    budgets = runs.groupby("seed")["sampled_tokens"].max()
+    for (unit, arm), run in pd.concat([runs, more.table("runs")] if more else [runs]).groupby(["seed", "arm"]):
+        run, budget = run.sort_values("batch"), budgets[unit]
+        value, tokens = run["value"].iloc[0], run["sampled_tokens"].to_numpy(float)
+        reached = min(first(run, 0.5 * value + 0.5 * best, budget), budget)
+        row = {"seed": unit, "arm": arm, "start": value, "tokens": reached}
+        rows.append(row | {name: np.interp(budget, tokens, run[name]) for name in ("value", "tax", "pass_at_8")})
     return pd.DataFrame(rows).pivot(index="seed", columns="arm")
 
 def octaves(arm):
@@ -525,9 +487,9 @@ def octaves(arm):
 def beyond_plain(arm, column="value"):
     return lambda units: half_way(units)[column].pipe(lambda t: t[arm] - t["dr_grpo"])
 
-def gains(arm):
+def gains(arm, read=half_way):
     def number(units):
-        ends = half_way(units)
+        ends = read(units)
         both = (ends["value"] - ends["start"])[[arm, "dr_grpo"]]
         return pseudo(lambda mean: mean[arm] / mean["dr_grpo"], both)
     return number
@@ -606,6 +568,25 @@ WORLD_ROWS = {
 for name, arm in (("", "positive_only"), (", filtering", "negative_token_filtering")):
     WORLD_ROWS |= {f"Q2 right modes{name}": octaves(arm), f"Q2 tax{name}": taxes_over(arm)}
     WORLD_ROWS[f"Q2 pass@8{name}"] = beyond_plain(arm, "pass_at_8")
+
+# --- arena: rules beside plain in two worlds, no number where known credit is not clear of plain
+def of_worlds(units):
+    return Units("worlds", units.scale, 10, units.results)
+
+def with_arena(units):
+    return half_way(of_worlds(units), units)
+
+def if_separated(rule, column):
+    def number(units):
+        if interval(octaves("oracle")(of_worlds(units)))[0] <= 0:
+            raise Missing
+        plain, own = (with_arena(units)[column][arm] for arm in ("dr_grpo", rule))
+        return (np.log2(plain / own) if column == "tokens" else own - plain).dropna()
+    return number
+
+ARENA = {"Q1 random": gains("coin_reward", with_arena)}
+for claim, rule in (("P1", "prefix_credit"), ("P2", "ibpo"), ("P3", "edit_mask")):
+    ARENA |= {claim: if_separated(rule, "tokens"), f"{claim} value": if_separated(rule, "value")}
 
 DEFINITIONS = {
     "arena": ARENA, "batch_composition": BATCHES, "cancelled": CANCELLED, "confidence": CONFIDENCE, "dose": DOSE,

@@ -33,8 +33,6 @@ LAYERS = {  # layer: what stands above its sentences
     "open": "**Open**:",
 }
 CLEAR = 0.05  # q over all judged rows below which a sentence may cite a row that is not primary
-# {arena RULE}: a rule's exact value minus that of plain advantages; {arena tax RULE}: its tax over theirs
-ARENA = "arena "
 BLOCK = re.compile(r"(<!-- findings -->\n).*?(<!-- /findings -->)", re.DOTALL)  # of README
 
 
@@ -61,7 +59,7 @@ class Finding:
 
     def unclear(self) -> list[str]:
         """Rows that a measured sentence cites though they are neither primary nor clear among all rows."""
-        cited = [*self.when, *(key for key, _ in NUMBER.findall(self.says) if not key.startswith(ARENA))]
+        cited = [*self.when, *(key for key, _ in NUMBER.findall(self.says))]
         rows = [registered()[key] for key in dict.fromkeys(cited)] if self.layer == "measured" else []
         return [row.key for row in rows if row.role != "primary" and not row.q_all < CLEAR]
 
@@ -163,14 +161,6 @@ def write_readme(path) -> bool:
 
 def _number(key: str, percent: bool) -> str:
     """A row's mean and interval as text."""
-    if key.startswith(ARENA):
-        from workbook.topics.arena import measured_table
-
-        *column, rule = key.removeprefix(ARENA).split()
-        name, form = ("tax", ".1f") if column else ("over_plain", ".3f")
-        row = measured_table().set_index("rule").loc[rule]
-        mean, low, high = (format(row[f"{name}{end}"], form) for end in ("", "_low", "_high"))
-        return f"{mean} [{low}, {high}]"
     row = registered()[key]
     if not percent:
         return format_effect(row, 2)

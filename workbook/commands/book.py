@@ -52,20 +52,20 @@ def _findings(args) -> int:
 
 
 def _arena(args) -> int:
-    from workbook.topics.arena import FULL, SMALL, contender, contest, measured_table, place, save_chart
-    from workbook.topics.arena import table_markdown as markdown
-    from workbook.topics.arena import table_text as text
+    from workbook.topics.worlds import chart_kind, contest, measured_table, place, save_chart
+    from workbook.topics.worlds import table_markdown as markdown
+    from workbook.topics.worlds import table_text as text
 
     check_writable(args.chart, "--chart")
-    if args.rule is None and (args.small or args.units or args.folder):
-        raise ValueError("--small, --units and --folder are of a contest; name a rule with --rule.")
-    table = measured_table()
-    if args.rule is not None:
-        folder, rule = args.folder or "runs/arena", contender(args.rule).name
-        own = contest(
-            args.rule, SMALL if args.small else FULL, args.units, folder, lambda line: print(line, flush=True)
-        )
-        table = place(table, own, rule)
+    if args.chart is not None:
+        chart_kind(args.chart)  # or a sentence, before anything is trained
+    if args.rule is None and (args.units or args.folder):
+        raise ValueError("--units and --folder are of a contest; name a rule with --rule.")
+    if args.rule is None:
+        table = measured_table()
+    else:
+        given = {name: value for name in ("units", "folder") if (value := getattr(args, name))}
+        table = place(contest(args.rule, show=lambda line: print(line, flush=True), **given))
     print(markdown(table) if args.markdown else text(table))
     if args.chart is not None:
         save_chart(table, args.chart)
@@ -158,13 +158,12 @@ def add_commands(commands) -> None:
     findings.add_argument("--readme", metavar="FILE", help="write them between a file's findings marks")
     findings.set_defaults(command=_findings)
 
-    arena = commands.add_parser("arena", help="what each credit rule makes of as many tokens, yours too")
+    arena = commands.add_parser("arena", help="what each credit rule comes to in two worlds, yours too")
     arena.add_argument("--rule", help="measure this one and place it: own:credit.py:f, or a name of `estimators`")
-    arena.add_argument("--small", action="store_true", help="half the budget and smaller samples: minutes for a rule")
-    arena.add_argument("--units", type=as_count(2, 1000), help="policies x seeds (default: 6 if small, else 10)")
+    arena.add_argument("--units", type=as_count(2, 1000), help="policies of each world to train on (default: 6)")
     arena.add_argument("--folder", help="where to keep what is measured (default: runs/arena)")
     arena.add_argument("--chart", metavar="FILE", help="also draw the table: .png, .svg or .html")
-    arena.add_argument("--markdown", action="store_true", help="print the table as README has it")
+    arena.add_argument("--markdown", action="store_true", help="print the table as the arena's page has it")
     arena.set_defaults(command=_arena)
 
     report = commands.add_parser("report", help="what training did to the tokens of a run, yours or another program's")

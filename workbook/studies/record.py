@@ -40,7 +40,8 @@ from workbook.training.messages import explain_error, show_value
 RESULTS = data_path("results")
 UNNAMED = "Writing to data/results, since no folder is named,"
 STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
-    "arena": "topics.arena.study:arena_study",
+    "arena": "topics.worlds.arena:arena_study",
+    "arena_rates": "topics.worlds.arena:arena_rates_study",
     "batch_composition": "topics.batching.study:batch_composition_study",
     "batch_one_prompt": "topics.batching.study:one_prompt_study",
     "batch_rates": "topics.batching.study:batch_rates_study",
@@ -67,7 +68,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "worlds_rates": "topics.worlds.study:rates_study",
     "worlds_start": "topics.worlds.study:start_study",
 }
-TUNING = ("worlds_rates",)  # studies of a world's tuning policies
+TUNING = ("arena_rates", "worlds_rates")  # studies of a world's tuning policies
 KEPT = ("coupling", "flips")  # studies whose tables can be read still, and whose measuring code has left
 
 

@@ -1,4 +1,4 @@
-"""Claims about worlds, ours: what each row measures stands in data/results/worlds/registration.yaml.
+"""Claims about worlds, ours, and of the arena: what rows measure stands in data/results/worlds/registration.yaml.
 
 Rows of a world have its policies as units. At the scale "worlds" a unit is a world, and its number the mean over its
 policies: of all worlds but those held out.
@@ -11,8 +11,9 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workbook.statistics import pseudo_values
+from workbook.statistics import pseudo_values, t_interval
 from workbook.studies.record import Tables
+from workbook.topics.worlds.arena_outcomes import beside_plain, read_rule, rule_ends
 from workbook.topics.worlds.outcomes import EXACT, PLAIN, law, lead, over_worlds, points, predicted, read, world_tables
 
 POSITIVE, FILTERING = "positive_only", "negative_token_filtering"
@@ -31,7 +32,7 @@ def after_300(tables: Tables, arm: str, base: str = PLAIN, column: str = "value"
     return (ends[arm] - ends[base]).rename_axis("unit")
 
 
-def gained(tables: Tables, arm: str) -> pd.Series:
+def gained(tables: Tables, arm: str, read=read) -> pd.Series:
     """Pseudo-values of an arm's gain in value over plain's, a ratio of means over units."""
     gains = [read(tables, "value", one) - read(tables, "start", one) for one in (arm, PLAIN)]
     units = pd.concat(gains, axis=1, keys=("arm", "plain")).rename_axis("seed").reset_index()
@@ -43,6 +44,15 @@ def credited(tables: Tables, arm: str) -> pd.Series:
     if (share := gained(tables, FREE["entropy"]).mean()) >= VOID:
         raise ValueError(f"void: entropy minimisation gains {share:.2f} of what plain gains, so a lead may be that")
     return lead(tables, arm)
+
+
+def separated(tables: Tables, rule: str, column: str = "tokens") -> pd.Series:
+    """`beside_plain` of a rule of the arena; ValueError where known credit itself is not clear of plain."""
+    price = t_interval(PRICE(tables))
+    if price.low <= 0:
+        text = f"{price.mean:.2f} [{price.low:.2f}, {price.high:.2f}]"
+        raise ValueError(f"void: known credit is {text} octaves ahead of plain, which does not separate them")
+    return beside_plain(rule_ends(tables), rule, column)
 
 
 def taxed(tables: Tables, arm: str) -> pd.Series:
@@ -69,8 +79,14 @@ def off_the_line(tables: Tables) -> pd.Series:
 
 
 PRICE = partial(lead, arm=EXACT)
+NEIGHBOURS = {"P1": "prefix_credit", "P2": "ibpo", "P3": "edit_mask"}  # rules of other papers, our readings
 RULES = {"Q2 right modes": lead, "Q2 tax": taxed, "Q2 pass@8": partial(ahead, column="pass_at_8")}
 MEASURES = {
+    "arena": {
+        **{claim: partial(separated, rule=rule) for claim, rule in NEIGHBOURS.items()},
+        **{f"{claim} value": partial(separated, rule=rule, column="value") for claim, rule in NEIGHBOURS.items()},
+        "Q1 random": partial(gained, arm="coin_reward", read=read_rule),
+    },
     "worlds@worlds": {
         "Q1": slope,
         "Q1 price": partial(over_worlds, PRICE),

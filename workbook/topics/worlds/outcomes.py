@@ -117,13 +117,15 @@ def run_ends(runs: pd.DataFrame, best: float, unit: str = "seed", by: Sequence[s
     return pd.DataFrame(rows)
 
 
-def own_rates(rates: pd.DataFrame) -> pd.DataFrame:
+def own_rates(rates: pd.DataFrame, best: float | None = None) -> pd.DataFrame:
     """A row per arm (the index): its own rate lr, the one with the fewest tokens to half-way, means over the tuning
     policies; bears, the highest rate at which it collapses on none of them (NaN: none).
 
     Rates of equal tokens, as where half-way is never reached, go by the value at the end, the higher one first.
+    best: the attainable value, if it is not that of these rates.
     """
-    ends = run_ends(rates, best_attainable(rates), "policy", ("arm", "lr")).groupby(["arm", "lr"], sort=False)
+    best = best_attainable(rates) if best is None else best
+    ends = run_ends(rates, best, "policy", ("arm", "lr")).groupby(["arm", "lr"], sort=False)
     table = ends.agg({"tokens": "mean", "value": "mean", "collapsed": "max"}).reset_index()
     table = table.sort_values(["tokens", "value"], ascending=[True, False], kind="stable")
     bears = table[~table["collapsed"]].groupby("arm")["lr"].max()

@@ -1,0 +1,123 @@
+"""The arena's table as a picture and as text: rules against worlds, each beside plain group credit."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import altair as alt
+import pandas as pd
+
+from workbook.theory.credit_controls import REWARD_FREE
+from workbook.topics.worlds.arena_outcomes import YOURS, headline, short_name
+from workbook.topics.worlds.outcomes import EXACT, LOWER, PLAIN
+from workbook.training.files import replacement
+from workbook.views.figures import forest, panels
+from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require
+
+PANELS = {"tokens": "octaves of tokens ahead", "tax": "tax of style words, ratio"}  # measure: title of its axis
+KINDS = {"yours": SERIES[1], "known credit, plain, permuted": "black", "sees no reward": NEUTRAL, "other rules": ACCENT}
+ROW = 17  # pixels
+MEASURES = {  # heading of the text, of each world: (column, decimals, whether its interval is shown)
+    "octaves ahead": ("tokens", 2, True),
+    "value": ("value", 3, True),
+    "tax": ("tax", 1, False),
+    "pass@8": ("pass_at_8", 3, False),
+    "rate": ("lr", 5, False),
+}
+PAGE_LACKS = ("rate",)
+LEGEND = (
+    "octaves ahead: log2 of plain's sampled tokens to half-way over the rule's, censored at the budget; value, pass@8: "
+    "minus plain's at the budget, exact and on held-out prompts; tax: how far style words moved, over plain's; "
+    "intervals: 95 % t over policies. Every rule has its own learning rate."
+)
+
+
+def arena_chart(table: pd.DataFrame):
+    """Rules against worlds: octaves of tokens by which each is ahead of plain, and its tax over plain's.
+
+    table: of `measured_table`, or `place`; rows are in its order. Raises ValueError for columns that it lacks.
+    """
+    require(table, ["world", "rule", "units", "censored", *PANELS], "arena_chart")
+    records = table.to_dict("records")
+    named = table.assign(name=list(map(row_name, records)), kind=list(map(row_kind, records)))
+    names, kinds = named["name"].drop_duplicates().tolist(), [kind for kind in KINDS if kind in set(named["kind"])]
+    y = alt.Y("name:N", sort=names, title=None).scale(domain=names).axis(labelLimit=240)
+    color = alt.Color("kind:N", sort=kinds, legend=alt.Legend(title=None, orient="bottom", symbolOpacity=1))
+    color, charts = color.scale(domain=kinds, range=[KINDS[kind] for kind in kinds]), []
+    for measure, axis in PANELS.items():
+        ends = {"mean": named[measure]} | {end: named[f"{measure}_{end}"] for end in ("low", "high")}
+        rows, ratio = named.assign(**ends), measure == "tax"
+        x = alt.X("mean:Q", title=axis)
+        x = x.scale(type="log", nice=False).axis(values=[0.1, 0.3, 1, 3, 10, 30]) if ratio else x
+        for world, part in rows.groupby("world", sort=False):
+            look = {"labels": not charts, "zero": not ratio, "threshold": 1 if ratio else None, "color": color}
+            look |= {"shown": ["units", "censored"], "width": 150 if ratio else 190, "height": ROW * len(names)}
+            charts.append(forest(part.dropna(subset="mean"), y, x, title=f"world {world}", **look))
+    return panels(
+        charts,
+        "Credit rules in two worlds, beside plain group advantages",
+        "each at its own rate; dots: means over policies; lines: 95 % t intervals; above 0: half-way with fewer tokens",
+        f"Octaves. {describe_rows(named, 'world', 'name', value='tokens', form='+.2f')}",
+        spacing=10,
+    )
+
+
+def row_name(row: dict) -> str:
+    """What a row of the table is called: the rule, marked where it was measured by oneself."""
+    return short_name(row["rule"]) + f" ({YOURS})" * (row.get("source") == YOURS)
+
+
+def row_kind(row: dict) -> str:
+    """Which of KINDS a row is of."""
+    yours, known, free, other = KINDS
+    if row.get("source") == YOURS:
+        return yours
+    return known if row["rule"] in (EXACT, PLAIN, LOWER) else free if row["rule"] in REWARD_FREE else other
+
+
+def chart_kind(path: str | Path) -> str:
+    """What kind of file a chart is written to; ValueError for any other than .png, .svg and .html."""
+    if (kind := Path(path).suffix.lower()[1:]) not in ("png", "svg", "html"):
+        raise ValueError(f"{path} must end in .png, .svg or .html.")
+    return kind
+
+
+def save_chart(table: pd.DataFrame, path: str | Path) -> None:
+    """Write `arena_chart` as .png, .svg or .html, whole; a page needs no net."""
+    settings = {"inline": True} if chart_kind(path) == "html" else {"scale_factor": 2}
+    with replacement(Path(path)) as temporary:
+        arena_chart(table).save(str(temporary), format=chart_kind(path), **settings)
+
+
+def table_rows(table: pd.DataFrame, lacks: tuple[str, ...] = ()) -> list[list[str]]:
+    """Heading and rows as texts: a rule a row, the measures side by side and each of them world by world."""
+    measures = {name: measure for name, measure in MEASURES.items() if name not in lacks}
+    worlds = table["world"].drop_duplicates().tolist()
+    rows = [["rule", "units", *(f"{name}, {world}" for name in measures for world in worlds)]]
+    named = table.assign(name=list(map(row_name, table.to_dict("records"))))
+    for name, own in named.groupby("name", sort=False):
+        known = own.set_index("world").to_dict("index")
+        cells = [known.get(world) and _cell(known[world], *how) for how in measures.values() for world in worlds]
+        rows.append([name, f"{own['units'].max()}", *(cell or "" for cell in cells)])
+    return rows
+
+
+def _cell(row: dict, column: str, decimals: int, interval: bool) -> str:
+    ends = [column, *(f"{column}_{end}" for end in ("low", "high") if interval)]
+    numbers = [f"{row[end]:.{decimals}f}" for end in ends if not math.isnan(row[end])]
+    return numbers[0] + f" [{', '.join(numbers[1:])}]" * (len(set(numbers)) > 1) if numbers else ""
+
+
+def table_text(table: pd.DataFrame) -> str:
+    """The table for a terminal, with its headline and what the columns are."""
+    rows = table_rows(table)
+    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+    lines = ["".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, "", headline(table), LEGEND])
+
+
+def table_markdown(table: pd.DataFrame) -> str:
+    """The table for the arena's page: the headline above it, and fewer columns."""
+    heading, *rows = (f"| {' | '.join(row)} |" for row in table_rows(table, PAGE_LACKS))
+    return "\n".join([headline(table), "", heading, "|" + "---|" * (heading.count("|") - 1), *rows])
