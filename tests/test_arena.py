@@ -13,7 +13,6 @@ from test_worlds_study import SPEED, made_run, write
 from workbook.__main__ import main
 from workbook.places import data_path
 from workbook.statistics import t_interval
-from workbook.studies import record
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import read_registration
@@ -82,19 +81,21 @@ def test_rates_are_chosen_by_the_half_way_of_worlds(folder):
 def test_a_row_is_octaves_difference_and_ratio_beside_plain(folder):
     ends = arena_outcomes.rule_ends(Tables("world:third", folder))
     table = arena_outcomes.arena_table({"world:third": ends}).set_index("rule")
-    units = ends.pivot(index="seed", columns="arm")
-    octaves = np.log2(units["tokens"]["dr_grpo"] / units["tokens"]["ibpo"])
-    assert table.loc["ibpo", ["tokens", "tokens_low", "tokens_high"]].tolist() == pytest.approx(t_interval(octaves))
-    assert table.loc["ibpo", "value"] == pytest.approx((units["value"]["ibpo"] - units["value"]["dr_grpo"]).mean())
-    ratio = np.exp(np.log(units["tax"]["ibpo"] / units["tax"]["dr_grpo"]).mean())
-    assert table.loc["ibpo", "tax"] == pytest.approx(ratio)
+    own, plain = (ends[ends["arm"] == rule].set_index("seed") for rule in ("ibpo", "dr_grpo"))
+    octaves = t_interval(np.log2(plain["tokens"] / own["tokens"]))
+    assert table.loc["ibpo", ["tokens", "tokens_low", "tokens_high"]].tolist() == pytest.approx(octaves)
+    assert table.loc["ibpo", "value"] == pytest.approx((own["value"] - plain["value"]).mean())
+    assert np.log(table.loc["ibpo", "tax"]) == pytest.approx(np.log(own["tax"] / plain["tax"]).mean())
     assert table.loc["dr_grpo", ["tokens", "value", "tax"]].tolist() == [0, 0, 1]
     assert table.index[0] == "oracle"
+    still = arena_outcomes.arena_table({"tiny": ends.assign(tax=ends["tax"].where(ends["arm"] != "ibpo", 0.0))})
+    assert still.set_index("rule").loc["ibpo", ["tax", "tax_low"]].isna().all(), "it moved no style word"
+    arena_charts.arena_chart(still.assign(source="yours"))
 
 
 def test_every_registered_row_is_measured_as_the_audit_does(folder):
-    registered, scale = read_registration("arena"), "world:third"
-    assert set(registered.outcomes) == set(claims.MEASURES["arena"])
+    scale = "world:third"
+    assert set(read_registration("arena").outcomes) == set(claims.MEASURES["arena"])
     for key, number in claims.MEASURES["arena"].items():
         ours = number(Tables(scale, folder)).sort_index()
         theirs = DEFINITIONS["arena"][key](Units("arena", scale, 10, folder)).sort_index()
@@ -152,7 +153,6 @@ def test_a_small_arena_is_measured_rates_first(tmp_path, small):
     assert runs["lr"].first()["coin_reward"] == 6e-4
     sampled = runs["sampled_tokens"].max()
     assert sampled["ibpo"] > 1.1 * sampled["grpo"], "its continuations count"
-    assert set(record.TUNING) == {"arena_rates", "worlds_rates"}
 
 
 def test_a_contest_goes_on_where_it_was(tmp_path, small, monkeypatch):

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from workbook.theory.credit_controls import REWARD_FREE
@@ -48,8 +49,9 @@ def arena_chart(table: pd.DataFrame):
     for measure, axis in PANELS.items():
         ends = {"mean": named[measure]} | {end: named[f"{measure}_{end}"] for end in ("low", "high")}
         rows, ratio = named.assign(**ends), measure == "tax"
-        x = alt.X("mean:Q", title=axis)
-        x = x.scale(type="log", nice=False).axis(values=[0.1, 0.3, 1, 3, 10, 30]) if ratio else x
+        ends = {"domain": _domain(rows["mean"], ratio), "clamp": True, "nice": False}
+        x = alt.X("mean:Q", title=axis).scale(type="log" if ratio else "linear", **ends)
+        x = x.axis(values=[0.1, 0.3, 1, 3, 10, 30]) if ratio else x
         for world, part in rows.groupby("world", sort=False):
             look = {"labels": not charts, "zero": not ratio, "threshold": 1 if ratio else None, "color": color}
             look |= {"shown": ["units", "censored"], "width": 150 if ratio else 190, "height": ROW * len(names)}
@@ -61,6 +63,14 @@ def arena_chart(table: pd.DataFrame):
         f"Octaves. {describe_rows(named, 'world', 'name', value='tokens', form='+.2f')}",
         spacing=10,
     )
+
+
+def _domain(means: pd.Series, ratio: bool) -> list[float]:
+    """An axis that holds the dots of all worlds; longer intervals end at its edge."""
+    values = np.log(means) if ratio else means
+    low, high = min(0.0, values.min()), max(0.0, values.max())  # 0 where nothing is known
+    edge = 0.15 * (high - low) or 0.1
+    return [float(np.exp(end) if ratio else end) for end in (low - edge, high + edge)]
 
 
 def row_name(row: dict) -> str:

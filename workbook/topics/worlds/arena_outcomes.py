@@ -79,9 +79,10 @@ def beside_plain(ends: pd.DataFrame, rule: str, column: str = "tokens") -> pd.Se
     """
     units = ends.pivot(index="seed", columns="arm", values=column).rename_axis("unit")
     own, plain = units[rule], units[PLAIN]
+    ratio = (own / plain).where(own > 0)  # none of a rule that moved no style word
     if column == "tokens":
-        return np.log2(plain / own).dropna()
-    values = (np.log(own / plain) if column in RATIOS else own - plain).dropna()
+        return np.log2(1 / ratio).dropna()
+    values = (np.log(ratio) if column in RATIOS else own - plain).dropna()
     values.attrs["log"] = column in RATIOS
     return values
 
@@ -100,7 +101,7 @@ def arena_table(ends: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
             for column in COLUMNS:
                 values = beside_plain(table, rule, column)
                 spread = t_interval(values) if len(values) > 1 else (values.mean(), np.nan, np.nan)
-                spread = np.exp(spread) if values.attrs.get("log") else spread
+                spread = np.exp(spread) if column in RATIOS else spread
                 row |= dict(zip((column, f"{column}_low", f"{column}_high"), spread, strict=True))
             rows.append(row)
     return in_order(pd.DataFrame(rows))
