@@ -19,23 +19,23 @@ ROOT = Path(__file__).resolve().parents[1]
 Definition = tuple[str, str]  # module, name
 # Lines of Python that a folder may have: whoever needs more takes something out. All topics share one.
 BUDGET = {
-    "theory": 1_990,
+    "theory": 2_017,
     "tasks": 2_116,
     "policies": 1_295,
     "rollouts": 1_384,
     "probes": 3_213,
     "training": 3_886,
     "views": 3_300,
-    "studies": 1_112,
+    "studies": 1_114,
     "claims": 720,
     "book": 920,
     "commands": 373,
-    "root": 603,
-    "topics": 10_640,
+    "root": 610,
+    "topics": 10_814,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 31_438, 950, 17_795, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 31_648, 950, 17_895, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

@@ -17,13 +17,16 @@ from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import WORLD_SCALES, read_registration
 from workbook.tasks import Walk
-from workbook.topics.worlds import charts, claims, explore, outcomes, study
+from workbook.topics.worlds import charts, claims, explore, outcomes, question_claims, questions, study
 from workbook.topics.worlds.explore import TEXTS, WRONG, compute_walk, compute_world, world_start
 from workbook.topics.worlds.outcomes import HELD_OUT, OPEN, own_rates
 from workbook.views.style import to_spec
 
 SPEED = dict(zip(study.ARMS, (1.2, 0.9, 0.9, 1.0, 0.8, 0.05, 0.04, 0.06, -0.9), strict=True))
 SHARES = {scale: 0.5 * 0.85**k for k, scale in enumerate(WORLD_SCALES)}  # signal / (signal + noise)
+
+SIZES = [*questions.GROUPS, *(f"{size}, {words}" for size in ("2", "16") for words in questions.RATES)]
+CHANGED = ["dr_grpo", *questions.TWINS, "length, equal", "clip, equal"]
 
 
 def made_run(speed: float, start: float, rng, **names) -> pd.DataFrame:
@@ -68,6 +71,10 @@ def folder(tmp_path_factory):
                     write(folder, "worlds_300", scale, unit, runs=pd.concat(runs))
             update = {"rule": "dr_grpo", "mean2": share * (1 + 0.1 * unit), "total2": 1 + 0.1 * unit}
             write(folder, "worlds_start", scale, unit, updates=pd.DataFrame([update]))
+            for name, arms in (("worlds_groups", SIZES), ("worlds_defaults", CHANGED)):
+                runs = [made_run(rng.uniform(0.2, 1), 0.2 + unit / 100, rng, arm=arm) for arm in arms]
+                updates = pd.DataFrame(rng.uniform(1, 2, (len(arms), 3)), columns=["bias2", "mean2", "total2"])
+                write(folder, name, scale, unit, runs=pd.concat(runs), updates=updates.assign(arm=arms))
     return folder
 
 
@@ -113,8 +120,8 @@ def test_the_line_and_its_predictions_are_those_of_least_squares(folder):
 
 
 def test_every_registered_row_is_measured_as_the_audit_does(folder):
-    every, seen = {}, set()
-    for place, measures in claims.MEASURES.items():
+    every, seen, measured = {}, set(), claims.MEASURES | question_claims.MEASURES
+    for place, measures in ((place, measured[place]) for place in measured if place != "arena"):  # tests/test_arena.py
         study_name = place.partition("@")[0]
         registered = read_registration(study_name)
         every |= registered.outcomes
@@ -225,6 +232,17 @@ def test_charts_draw_every_world(folder):
     assert one["octaves"] == pytest.approx(points.set_index("world").loc["third", "price"])
     assert one["low"] < one["octaves"] < one["high"]
     assert set(charts.NAMES) == set(study.ARMS)
+
+
+def test_charts_of_plains_settings_have_what_the_rows_have(folder):
+    table = charts.groups_table([Tables(scale, folder) for scale in questions.STARTS])
+    row = table[table["rule"] == "tokens, 16"].iloc[0]
+    assert row["octaves"] == pytest.approx(-question_claims.GROUPS["Q3"](Tables("world:low", folder)).mean())
+    assert "walk, from 0.2" in json.dumps(to_spec(charts.groups_chart(table)))
+    table = charts.defaults_table([Tables(scale, folder) for scale in questions.ASKED])
+    bias = question_claims.DEFAULTS["Q4"](Tables("world:ramble", folder)).mean()
+    assert table["mean"][0] == pytest.approx(bias), "of length, as the default has its weights"
+    assert "clip, third" in json.dumps(to_spec(charts.defaults_chart(table)))
 
 
 def test_a_scale_of_worlds_has_no_bench():

@@ -162,6 +162,13 @@ def pseudo_values(
     return values
 
 
+def logs(ratios: pd.Series) -> pd.Series:
+    """Logarithms of ratios, marked so that an interval is given in the ratio's own unit."""
+    values = np.log(ratios)
+    values.attrs["log"] = True
+    return values
+
+
 def nested_mean(table: pd.DataFrame, column: str, **kwargs) -> Interval:
     """Mean of a column with a bootstrap interval over two levels: seeds are resampled, then prompts within each.
 

@@ -588,11 +588,39 @@ ARENA = {"Q1 random": gains("coin_reward", with_arena)}
 for claim, rule in (("P1", "prefix_credit"), ("P2", "ibpo"), ("P3", "edit_mask")):
     ARENA |= {claim: if_separated(rule, "tokens"), f"{claim} value": if_separated(rule, "value")}
 
+# --- worlds_groups and worlds_defaults: plain with other group sizes, and with one thing changed
+def sixteens(words=""):
+    return lambda units: np.log2(half_way(units)["tokens"]).pipe(lambda logs: logs[f"16{words}"] - logs[f"2{words}"])
+
+def end_ratio(column, arm, base):
+    return lambda units: logs(half_way(units)[column].pipe(lambda t: np.log(t[arm]) - np.log(t[base])))
+
+def clearer(units):
+    table = units.table("updates").pivot(index="seed", columns="arm", values=["mean2", "total2"])
+    return pseudo(lambda m: np.log2(m["mean2"] / m["total2"]).pipe(lambda shares: shares["16"] - shares["2"]), table)
+
+def off_gradient(arm):
+    def number(units):
+        rows = at(units.table("updates"), arm=arm).set_index("seed")[["bias2", "mean2"]]
+        return pseudo(lambda mean: mean["bias2"] / mean["mean2"], rows)
+    return number
+
+SIZES = {"Q3": sixteens(), "Q3 high start": sixteens(), "Q3 between": sixteens(), "Q3 signal": clearer}
+SIZES["Q3 pairs"] = end_ratio("value", "2", "16")
+for words in (" half rate", " twice rate"):
+    SIZES |= dict.fromkeys((f"Q3{words}", f"Q3 high start,{words}"), sixteens(f",{words}"))
+CHANGED = {"Q4 plain": off_gradient("dr_grpo"), "Q4": off_gradient("length")}
+for name, own_twin in (("length", True), ("scaling", False), ("clip", True), ("sampler", False)):
+    twin = f"{name}, equal" if own_twin else "dr_grpo"
+    CHANGED |= {f"Q4 {name}": off_gradient(name), f"Q4 value, {name}": beyond_plain(name)}
+    CHANGED |= {f"Q4 tax, {name}": end_ratio("tax", name, twin), f"Q4 twin, {name}": off_gradient(twin)}
+    CHANGED[f"Q4 plain tax, {name}"] = end_ratio("tax", name, "dr_grpo")
+
 DEFINITIONS = {
     "arena": ARENA, "batch_composition": BATCHES, "cancelled": CANCELLED, "confidence": CONFIDENCE, "dose": DOSE,
     "dose_alphabets": ALPHABETS,
     "batch_one_prompt": {f"{claim} one prompt": ordered(order, level=1) for claim, order in ORDERS.items()},
     "dose_dials": DIALS, "mass": MASS, "recovered": RECOVERED, "recovered_dials": RECOVERED_DIALS,
     "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
-    "worlds": WORLD_ROWS, "worlds_300": LASTING,
+    "worlds": WORLD_ROWS, "worlds_300": LASTING, "worlds_groups": SIZES, "worlds_defaults": CHANGED,
 }

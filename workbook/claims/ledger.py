@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -46,11 +45,11 @@ COLUMNS = ["claim", "paper", "statement", "falsifier", *JUDGED[1:], "command"]
 
 
 def _collect() -> dict[str, Claim]:
-    """{id: claim}: what it states, with the measurements of every topic that has a claims.py."""
+    """{id: claim}: what it states, with the measurements of every module of a topic whose name ends in claims."""
     rows: dict[str, list[Measurement]] = {}
-    for topic in pkgutil.iter_modules(topics.__path__, f"{topics.__name__}."):
-        if topic.ispkg and find_spec(f"{topic.name}.claims"):
-            for place, measures in import_module(f"{topic.name}.claims").MEASURES.items():
+    for module in pkgutil.walk_packages(topics.__path__, f"{topics.__name__}."):
+        if module.name.endswith("claims"):
+            for place, measures in import_module(module.name).MEASURES.items():
                 study, _, scale = place.partition("@")
                 for key, measure in measures.items():
                     rows.setdefault(key.split()[0], []).append(Measurement(study, key, measure, scale or None))

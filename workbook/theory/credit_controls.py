@@ -1,16 +1,19 @@
-"""Controls of a comparison: rules that never see a reward, and rules that are told the truth.
+"""Controls of a comparison: rules that never see a reward, rules that are told the truth, and weights made equal.
 
 A rule without rewards must not gain where the likeliest word is wrong: where it does, the world rewards confidence, not
 credit. A rule with known credit bounds what any rule can learn from the same rollouts. All are credit rules as those of
 `theory.credit_rules`, and trained with by their names.
 """
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .advantages import group_advantages, permute_in_groups
+from .advantages import group_advantages, group_index, group_sum, permute_in_groups
 from .credit import CreditBatch, credit_rule, per_token, sampled_logps
+from .objective import objective_weights
 
 REWARD_FREE = ("coin_reward", "entropy_minimization", "sequence_logp", "majority_vote")  # that never look at rewards
 
@@ -83,7 +86,7 @@ def majority_vote(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, 
     return group_advantages(rewards, batch.group_ids, estimator)
 
 
-# -- with known credit -----------------------------------------------------------------------------------------------
+# -- with known credit, and with weights made equal -------------------------------------------------------------------
 
 
 @credit_rule("oracle", paper="upper bound of comparisons", needs=("known_credit",), exact="control")
@@ -121,3 +124,27 @@ def worst_token_reset(
     again = batch.continue_from(failing.repeat_interleave(samples), [p for p in prefixes for _ in range(samples)])
     advantages[failing, worst] = batch.rewards[failing] - again.view(-1, samples).mean(1)
     return advantages
+
+
+@dataclass(frozen=True)
+class EqualWeights:
+    """A credit rule: advantages times the group's mean weight under an objective, anew at every step.
+
+    A sequence's weight is averaged over the group's rollouts, a token's at each position over those that have it. The
+    loop multiplies by its own token ratios, which are divided out.  level, clip: as in `objective_weights`.
+    """
+
+    level: str
+    clip: tuple[float, float] | None
+    each_step = True
+
+    def __call__(self, batch: CreditBatch) -> Float[Tensor, "B T"]:
+        advantages = batch.group_advantages("dr_grpo")
+        given = (batch.logps, batch.old_logps, batch.mask, advantages, batch.group_ids)
+        weights, alive = objective_weights(*given, self.level, self.clip), batch.mask
+        if self.level == "sequence":
+            weights, alive = weights.amax(1, keepdim=True), alive.any(1, keepdim=True)  # (B, 1)
+        index, groups = group_index(batch.group_ids, len(batch))
+        mean = group_sum(weights, index, groups) / group_sum(alive.to(weights), index, groups).clamp(min=1)
+        ratio = objective_weights(*given)  # 0 outside the mask
+        return (advantages[:, None] * mean[index] / ratio).masked_fill(~batch.mask, 0.0)

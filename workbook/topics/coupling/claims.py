@@ -12,14 +12,8 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from workbook.statistics import logs
 from workbook.studies.record import Tables
-
-
-def _marked_log(values: pd.Series) -> pd.Series:
-    """Logarithms of ratios, of which an interval is given in the ratio's own unit."""
-    values = np.log(values)
-    values.attrs["log"] = True
-    return values
 
 
 def _pairs(tables: Tables, weights: str, opposite: bool = False) -> pd.DataFrame:
@@ -45,7 +39,7 @@ def pair_ratio(tables: Tables, weights: str = "output layer", opposite: bool = F
     table = _pairs(tables, weights, opposite)
     kinds = table[table["where"] != "same context"].groupby(["seed", "same", "unsure"])[["size", "pairs"]].sum()
     sizes = (kinds["size"] / kinds["pairs"]).unstack(["same", "unsure"])
-    return _marked_log(sizes[True, 2] / sizes.drop(columns=[(True, 2)]).max(axis=1))
+    return logs(sizes[True, 2] / sizes.drop(columns=[(True, 2)]).max(axis=1))
 
 
 def offset(tables: Tables) -> pd.Series:
@@ -68,7 +62,7 @@ def spillover_ratio(tables: Tables) -> pd.Series:
     kinds = [kind for kind in table["quantity"].unique() if kind.startswith(("same token", "different"))]
     sizes = table[table["quantity"].isin(kinds)].pivot(index=["seed", "step"], columns="quantity", values="size")
     top = sizes.pop("same token, unsure")
-    return _marked_log(np.exp(np.log(top / sizes.max(axis=1)).groupby("seed").mean()))
+    return logs(np.exp(np.log(top / sizes.max(axis=1)).groupby("seed").mean()))
 
 
 def follows_pushing(tables: Tables) -> pd.Series:
@@ -85,7 +79,7 @@ def hidden_fall(tables: Tables) -> pd.Series:
     """H10: fall of SGD's movement over that of AdamW's when a sure token pushes instead of an unsure one."""
     sizes = tables["mass/adam"].pivot(index="seed", columns=["optimizer", "pushing"], values="size")
     falls = {name: sizes[name, "unsure"] / sizes[name, "sure"] for name in ("sgd", "adamw")}
-    return _marked_log(falls["sgd"] / falls["adamw"])
+    return logs(falls["sgd"] / falls["adamw"])
 
 
 MEASURES = {

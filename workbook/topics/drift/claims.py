@@ -18,8 +18,9 @@ from functools import lru_cache, partial
 import numpy as np
 import pandas as pd
 
+from workbook.statistics import logs
 from workbook.studies.record import Tables
-from workbook.topics.drift.equal_weights import BOTH, OBJECTIVES, SHORT, curve_of, logs, taxes
+from workbook.topics.drift.equal_weights import BOTH, OBJECTIVES, SHORT, curve_of, taxes
 from workbook.topics.drift.study import CURVES, DEAD, GROUPS, PAIRS, POINT
 
 STUDY = "confidence"

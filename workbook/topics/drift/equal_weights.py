@@ -12,21 +12,17 @@ Registration: data/results/equal_weights/registration.yaml.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import pandas as pd
-from jaxtyping import Float
-from torch import Tensor
 
 from workbook.policies.family import committed_seeds
 from workbook.policies.load import load_policy
+from workbook.statistics import logs
 from workbook.studies.bench import Bench
 from workbook.studies.loop import Loop, Readings, train_in_memory
 from workbook.studies.record import Tables
-from workbook.theory.advantages import group_index, group_sum
-from workbook.theory.credit import CreditBatch
-from workbook.theory.objective import objective_weights
+from workbook.theory.credit_controls import EqualWeights
 from workbook.topics.drift.study import DEAD, HELD_OUT_PROMPTS
 
 LR, RATES = 3e-4, (1.5e-4, 3e-4, 6e-4)  # of all arms, as tuned; tried
@@ -49,30 +45,6 @@ RUNS = [  # objective, weights, group size, batches, permuted
     *((name, weights, 2, SHORT, False) for name in list(OBJECTIVES)[1:] for weights in BOTH),
     *(("PPO, 0.2 and 0.28", weights, 8, SHORT, False) for weights in BOTH),
 ]
-
-
-@dataclass(frozen=True)
-class EqualWeights:
-    """A credit rule: advantages times the group's mean weight under an objective, anew at every step.
-
-    A sequence's weight is averaged over the group's rollouts, a token's at each position over those that have it. The
-    loop multiplies by its own token ratios, which are divided out.  level, clip: as in `objective_weights`.
-    """
-
-    level: str
-    clip: tuple[float, float] | None
-    each_step = True
-
-    def __call__(self, batch: CreditBatch) -> Float[Tensor, "B T"]:
-        advantages = batch.group_advantages("dr_grpo")
-        given = (batch.logps, batch.old_logps, batch.mask, advantages, batch.group_ids)
-        weights, alive = objective_weights(*given, self.level, self.clip), batch.mask
-        if self.level == "sequence":
-            weights, alive = weights.amax(1, keepdim=True), alive.any(1, keepdim=True)  # (B, 1)
-        index, groups = group_index(batch.group_ids, len(batch))
-        mean = group_sum(weights, index, groups) / group_sum(alive.to(weights), index, groups).clamp(min=1)
-        ratio = objective_weights(*given)  # 0 outside the mask
-        return (advantages[:, None] * mean[index] / ratio).masked_fill(~batch.mask, 0.0)
 
 
 def arm_loop(objective: str, weights: str, group_size: int, batches: int, permuted: bool = False, lr=LR) -> Loop:
@@ -137,10 +109,3 @@ def taxes(one: str, other: str, batch: int = LONG, nats: bool = False, **run) ->
         return first - second if nats else logs(first / second)
 
     return measure
-
-
-def logs(ratios: pd.Series) -> pd.Series:
-    """Logarithms, marked so that an interval is given in the ratio's own unit."""
-    values = np.log(ratios)
-    values.attrs["log"] = True
-    return values

@@ -13,7 +13,10 @@ _NAMES = {  # module: what it offers
     "topics.worlds.arena": "arena_rates_study arena_study contest place",
     "topics.worlds.arena_charts": "arena_chart chart_kind save_chart table_markdown table_text",
     "topics.worlds.arena_outcomes": "arena_table headline measured_table rule_ends rule_rates",
-    "topics.worlds.charts": "map_chart map_table price_chart rules_chart rules_table",
+    "topics.worlds.charts": (
+        "defaults_chart defaults_table groups_chart groups_table "
+        "map_chart map_table price_chart rules_chart rules_table"
+    ),
     "topics.worlds.explore": "compute_walk compute_world explore_walk explore_world live_rules world_start",
     "topics.worlds.outcomes": "Law law lead own_rates pilot points predicted run_ends",
     "topics.worlds.study": "ARMS rates_study start_study worlds_study",

@@ -1,16 +1,20 @@
-"""Charts of worlds: value against sampled tokens, rules against worlds, the price against an update's signal."""
+"""Charts of worlds: value over tokens, rules, the price over an update's signal, group sizes, a trainer's defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
 from workbook.statistics import t_interval, unit_curve
-from workbook.topics.worlds.outcomes import EXACT, PLAIN, Law, world_name
-from workbook.views.figures import cells, panels, rule, series
+from workbook.studies.record import Tables
+from workbook.topics.worlds.outcomes import EXACT, PLAIN, Law, lead, unit_outcomes, world_name
+from workbook.topics.worlds.question_claims import AHEAD, BIAS, SIGNAL, TAX
+from workbook.topics.worlds.questions import ASKED, GROUPS, PAIRS, TWINS
+from workbook.views.figures import bars, cells, panels, rule, series
 from workbook.views.style import SERIES, describe_rows, diverging, finish, limit, titled, tooltips
 
 NAMES = {
@@ -108,3 +112,50 @@ def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
     note = f"price = {line.intercept:.2f} + {line.slope:.2f} x, least squares over {line.worlds} worlds; bars: 95 % t"
     described = describe_rows(table, "world", interval=True)
     return finish(alt.layer(*layers), "The price of one reward per rollout", note, described, height=280)
+
+
+def groups_table(worlds: Sequence[Tables]) -> pd.DataFrame:
+    """Table of `groups_chart`, with columns as of `rules_table`; a rule is what a group size gains over pairs."""
+    rows = []
+    for tables in worlds:
+        start = tables["worlds_groups/runs"].query("batch == 0")["value"].mean()
+        missed = unit_outcomes(tables, "worlds_groups").groupby("arm")["censored"].mean()
+        for gain, measure in (("tokens", partial(lead, base=PAIRS, study="worlds_groups")), ("signal", SIGNAL)):
+            for size in [*GROUPS][1:]:
+                values = measure(tables, arm=size)
+                named = {"world": f"{world_name(tables.scale)}, from {start:.2f}", "rule": f"{gain}, {size}"}
+                named |= {"censored": missed[size], "units": len(values)}
+                rows.append(named | dict(zip(("octaves", "low", "high"), t_interval(values), strict=True)))
+    return pd.DataFrame(rows)
+
+
+def groups_chart(table: pd.DataFrame):
+    """Start values against group sizes: octaves ahead of pairs in tokens to half-way and in an update's signal."""
+    note = "octaves ahead of pairs at as many rollouts: in tokens to half-way, and in the signal's share of one batch"
+    described = describe_rows(table, "world", "rule", value="octaves", form="+.2f")
+    return titled(rules_chart(table), "Rollouts to a prompt, over start values", note, f"Octaves. {described}")
+
+
+def defaults_table(worlds: Sequence[Tables]) -> pd.DataFrame:
+    """Table of `defaults_chart`: default with its world, weights, part, and its mean, low and high."""
+    rows = []
+    for tables in worlds:
+        for name in ASKED.get(tables.scale, TWINS):
+            for weights, arm in (("the default's", name), ("equal", TWINS[name])):
+                named = {"default": f"{name}, {world_name(tables.scale)}", "weights": weights}
+                parts = {"bias, share of the expected update": BIAS(tables, arm=arm)}
+                parts["noise, share of one batch's"] = 1 - BIAS(tables, part="mean2", whole="total2", arm=arm)
+                parts |= {"tax, over plain's": np.exp(TAX(tables, arm)), "value, minus plain's": AHEAD(tables, arm)}
+                rows += [named | {"part": part} | t_interval(values)._asdict() for part, values in parts.items()]
+    return pd.DataFrame(rows)
+
+
+def defaults_chart(table: pd.DataFrame):
+    """A panel each for bias, noise, tax and value: a default beside the same run with equal weights."""
+    charts, look = [], {"number": ".2f", "width": 150, "height": alt.Step(18)}
+    for part, rows in table.groupby("part", sort=False):
+        y = alt.Y("default:N", sort=None, title=None).axis(labels=not charts)
+        charts.append(bars(rows, y, alt.X("mean:Q", title=part), "weights", **look))
+    note = "each with its own weights, and with equal ones of the same sum; bars: 95 % t intervals over policies"
+    described = describe_rows(table, "part", "default", "weights", interval=True)
+    return panels(charts, "What a trainer's defaults leave", note, described)

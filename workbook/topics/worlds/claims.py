@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import pandas as pd
 
-from workbook.statistics import pseudo_values, t_interval
+from workbook.statistics import logs, pseudo_values, t_interval
 from workbook.studies.record import Tables
 from workbook.topics.worlds.arena_outcomes import beside_plain, read_rule, rule_ends
 from workbook.topics.worlds.outcomes import EXACT, PLAIN, law, lead, over_worlds, points, predicted, read, world_tables
@@ -21,9 +20,9 @@ FREE = {"entropy": "entropy_minimization", "log p": "sequence_logp", "majority":
 VOID = 0.2  # of plain's gain: where a rule without rewards gets so much, a lead there is no matter of credit
 
 
-def ahead(tables: Tables, arm: str, base: str = PLAIN, column: str = "value") -> pd.Series:
+def ahead(tables: Tables, arm: str, base: str = PLAIN, column: str = "value", study: str = "worlds") -> pd.Series:
     """A column at the end, one arm minus another."""
-    return read(tables, column, arm) - read(tables, column, base)
+    return read(tables, column, arm, study) - read(tables, column, base, study)
 
 
 def after_300(tables: Tables, arm: str, base: str = PLAIN, column: str = "value") -> pd.Series:
@@ -55,11 +54,9 @@ def separated(tables: Tables, rule: str, column: str = "tokens") -> pd.Series:
     return beside_plain(rule_ends(tables), rule, column)
 
 
-def taxed(tables: Tables, arm: str) -> pd.Series:
-    """An arm's tax over plain's, a ratio."""
-    values = np.log(read(tables, "tax", arm) / read(tables, "tax", PLAIN))
-    values.attrs["log"] = True
-    return values
+def over(tables: Tables, arm: str, base: str = PLAIN, column: str = "tax", study: str = "worlds") -> pd.Series:
+    """A column at the end, one arm over another, a ratio."""
+    return logs(read(tables, column, arm, study) / read(tables, column, base, study))
 
 
 def unlike(tables: Tables, measure, other: str = "world:third") -> pd.Series:
@@ -80,7 +77,7 @@ def off_the_line(tables: Tables) -> pd.Series:
 
 PRICE = partial(lead, arm=EXACT)
 NEIGHBOURS = {"P1": "prefix_credit", "P2": "ibpo", "P3": "edit_mask"}  # rules of other papers, our readings
-RULES = {"Q2 right modes": lead, "Q2 tax": taxed, "Q2 pass@8": partial(ahead, column="pass_at_8")}
+RULES = {"Q2 right modes": lead, "Q2 tax": over, "Q2 pass@8": partial(ahead, column="pass_at_8")}
 MEASURES = {
     "arena": {
         **{claim: partial(separated, rule=rule) for claim, rule in NEIGHBOURS.items()},

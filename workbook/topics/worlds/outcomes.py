@@ -156,20 +156,20 @@ def world_tables(scale: str, folder) -> Tables:
 
 
 @lru_cache(maxsize=64)
-def unit_outcomes(tables: Tables) -> pd.DataFrame:
-    """`run_ends` of a world's units, each arm at its own rate."""
-    return run_ends(tables["worlds/runs"], best_attainable(tables["worlds_rates/runs"]))
+def unit_outcomes(tables: Tables, study: str = "worlds") -> pd.DataFrame:
+    """`run_ends` of a world's units; in the study `worlds` each arm runs at its own rate."""
+    return run_ends(tables[f"{study}/runs"], best_attainable(tables["worlds_rates/runs"]))
 
 
-def read(tables: Tables, column: str, arm: str) -> pd.Series:
+def read(tables: Tables, column: str, arm: str, study: str = "worlds") -> pd.Series:
     """A column of `unit_outcomes` of one arm, one number per unit."""
-    ends = unit_outcomes(tables)
+    ends = unit_outcomes(tables, study)
     return ends[ends["arm"] == arm].set_index("seed")[column].rename_axis("unit")
 
 
-def lead(tables: Tables, arm: str, base: str = PLAIN) -> pd.Series:
+def lead(tables: Tables, arm: str, base: str = PLAIN, study: str = "worlds") -> pd.Series:
     """Octaves of tokens to half-way that an arm needs less than another; the price: known credit's lead over plain."""
-    return np.log2(read(tables, "tokens", base) / read(tables, "tokens", arm))
+    return np.log2(read(tables, "tokens", base, study) / read(tables, "tokens", arm, study))
 
 
 def signal_share(tables: Tables, rule: str = PLAIN) -> float:
