@@ -1,5 +1,6 @@
 # make lab: open the workbook, on working copies of its chapters (ARGS='--fresh 05': one anew).  make test: the whole test suite.  make book: run every chapter and render build/book/.
-# make check: the essentials, in two minutes, and the budget of lines.  make pythons: the essentials under each newer Python that is installed.
+# make check: the essentials, in two minutes, and the budget of lines.  make pythons: the essentials under each newer Python that is installed,
+#   and the trainer beside the oldest and the newest TRL of the range.
 # make audit: the ledger of claims recomputed by a second implementation, and where its numbers come from.
 # make bench: what things cost, as ratios; nothing in it fails for being slow.
 # make gpu: the tests that need a GPU.
@@ -17,7 +18,10 @@ LONG   := browser test_arena.py test_bundled.py test_chapters.py test_claims.py 
           test_diagnosis.py test_distributed.py test_hidden_credit.py test_interrupts.py test_laboratory.py test_loop.py test_loss_types.py test_memory.py \
           test_monitor.py test_policies.py test_run_folders.py test_runs.py test_token_record.py test_token_values.py test_training_curves.py test_wheel.py
 
-.PHONY: lab test check pythons audit bench gpu browsers book lint clean
+# the ends of pyproject's range; each is installed into a folder that stands before the venv's
+TRLS   := 'trl==1.13.*' 'trl>=1.13,!=1.15.*,<2'
+
+.PHONY: lab test check pythons trls audit bench gpu browsers book lint clean
 
 lab: $(READY)
 	$(BIN)/python -m workbook lab $(ARGS)
@@ -30,8 +34,14 @@ check: $(READY) lint
 	$(BIN)/python -m pytest -n logical --maxprocesses 2 $(LONG:%=--ignore=tests/%)
 	$(BIN)/python tests/house.py
 
-pythons:
+pythons: trls
 	for python in python3.12 python3.13; do $(MAKE) check PYTHON=$$python VENV=build/$$python || exit 1; done
+
+trls: $(READY)
+	for trl in $(TRLS); do \
+	  rm -rf build/trl && $(BIN)/python -m pip install --disable-pip-version-check -q --no-deps --target build/trl "$$trl" && \
+	  PYTHONPATH=$(CURDIR)/build/trl $(BIN)/python -m pytest tests/test_trainer.py tests/test_token_record.py tests/test_settings.py || exit 1; \
+	done
 
 audit: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m audit $(ARGS)

@@ -75,8 +75,33 @@ def test_trls_own_defaults_pass_and_every_number_of_it_has_a_range(recwarn):
         if name in settings.trainer_fields()
     }
     own = {"max_steps", "logging_steps", *settings.REASONS, *settings.CHOICES}  # of which a run has its own
+    own |= set(settings.NEW_NAMES.values())
     settings.check_trainer({name: value for name, value in known.items() if name not in own and not callable(value)})
     assert not recwarn.list
+
+
+def test_a_field_that_is_new_in_trl_passes_with_a_warning(monkeypatch):
+    monkeypatch.setattr(settings, "_TAKEN", settings._TAKEN.replace("entropy_coef_delta", ""))
+    settings.new_fields.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="trainer.entropy_coef_delta is newer than this workbook"):
+            settings.check_trainer({"entropy_coef_delta": 0.1, "entropy_coef": 0.1})
+    finally:
+        settings.new_fields.cache_clear()
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_checkpointing_is_taken_by_its_old_name_and_its_new_one(old):
+    names = settings.NEW_NAMES if old else {new: new for new in settings.NEW_NAMES.values()}
+    given = dict(zip(names, (True, {"use_reentrant": False}), strict=True))
+    for trainer, expected in ((given, (True, {"use_reentrant": False})), ({}, (False, None))):
+        config = RunConfig.load(BASE).override({f"trainer.{name}": value for name, value in trainer.items()})
+        args = settings.trainer_args(config, torch.device("cpu"), "out")
+        assert (args.gradient_checkpointing, args.gradient_checkpointing_kwargs) == expected
+    with pytest.raises(
+        ValueError, match=r"gradient_checkpointing is the old name of trainer\.activation_checkpointing"
+    ):
+        RunConfig(trainer=dict.fromkeys(("gradient_checkpointing", "activation_checkpointing"), True))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -1,9 +1,10 @@
 """CancellationTrainer is GRPOTrainer where nothing is asked of it, and does what is asked where something is."""
 
 import copy
-import inspect
+import re
 import warnings
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ from trl import GRPOConfig, GRPOTrainer
 
 from workbook.policies.load import load_policy
 from workbook.theory.weights import advantage_orthogonal, min_replace
-from workbook.training import CancellationConfig, CancellationTrainer
+from workbook.training import CancellationConfig, CancellationTrainer, contract
 
 QUERY = {"batching": "query_preserved", "steps_per_generation": 4}
+SWITCHED = {"batching": "query_preserved", "advantage_estimator": "dr_grpo", "group_transform": "min_replace"}
+SWITCHED |= {"clipping": "symmetric", "trim_padding": True, "measure_cancellation": 1, "record_tokens": 1}
 METERED = [
     f"cancellation/{name}"
     for name in ("in_step", "sign_cosine", "across_steps", "clipped", "weight_residual", "shared_residual")
@@ -61,43 +64,53 @@ def test_defaults_are_grpo_bit_for_bit(make_trainer, settings):
             assert mine[key] == other[key] or (mine[key] != mine[key] and other[key] != other[key]), key
 
 
-def test_contract_with_trl():
-    """What the overrides lean on; if this fails after an upgrade of TRL, read the overrides again before editing it."""
-    loss = inspect.getsource(GRPOTrainer._compute_loss)
-    order = [
-        "_get_per_token_logps_and_entropies(",
-        'inputs["advantages"]',
-        'inputs.get("old_per_token_logps")',
-        'self.importance_sampling_level == "token"',
-        'inputs["ref_per_token_logps"]',
-        'per_token_loss * inputs["importance_sampling_ratio"]',
-    ]
-    positions = [loss.index(text) for text in order]
-    assert positions == sorted(positions)
-    assert loss.count('inputs["advantages"]') == 1
-    prepare = inspect.getsource(GRPOTrainer._prepare_inputs)
-    steps = ["_generate_and_score_completions", "split_pixel_values_by_grid"]
-    steps += ["shuffle_sequence_dict", "split_tensor_dict"]
-    steps = [prepare.index(f"{step}(generation_batch") for step in steps]
-    assert steps == sorted(steps)
-    assert "self._step % generate_every == 0 or self._buffered_inputs is None" in prepare
-    assert "self._buffered_inputs[self._step % self.args.steps_per_generation]" in prepare
-    overridden = {
-        "_calculate_rewards": ["inputs", "prompts", "completions", "completion_ids_list"],
-        "_generate_and_score_completions": ["inputs"],
-        "_prepare_inputs": ["generation_batch"],
-        "_compute_loss": ["model", "inputs"],
-        "_clip_grad_norm": ["model"],
-    }
-    for name, parameters in overridden.items():
-        assert list(inspect.signature(getattr(GRPOTrainer, name)).parameters)[1:] == parameters, name
-        assert list(inspect.signature(getattr(CancellationTrainer, name)).parameters)[1:] == parameters, name
-    scored = list(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
-    assert scored[:6] == ["self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"]
-    private = {
-        n for n, f in vars(CancellationTrainer).items() if n.startswith("_") and hasattr(GRPOTrainer, n) and callable(f)
-    }
-    assert private - {"__init__", "__module__"} == {*overridden, "_get_per_token_logps_and_entropies"}
+def test_the_installed_trl_was_tried_and_has_what_each_switch_needs():
+    """If this fails after an upgrade of TRL, read the overrides beside its source again before adding its hashes."""
+    known = [contract.source_hash(source) in contract.TRIED[name] for name, source in contract.sources().items()]
+    assert all(known), contract.sources().keys()
+    assert version("trl").rpartition(".")[0] in contract.RELEASES
+    args = CancellationConfig("out", use_cpu=True, bf16=False, **SWITCHED)
+    assert not list(contract.broken(args, CancellationTrainer, "a rule"))
+
+
+@pytest.mark.parametrize(
+    ("field", "method", "texts"), contract.NEEDS, ids=lambda part: part if isinstance(part, str) else ""
+)
+def test_what_a_trl_lacks_refuses_the_switches_that_need_it_alone(make_trainer, monkeypatch, field, method, texts):
+    """Each text once: also where it comes too early."""
+    whole = contract.sources()
+    for text in texts:
+        assert text in whole[method]
+        early = whole[method].index(text) > whole[method].index(texts[0])
+        for source in (whole[method].replace(text, "?"), *[f"{text}\n{whole[method]}"] * early):
+            monkeypatch.setattr(contract, "sources", lambda source=source: whole | {method: source})
+            refused = set()
+            for name, value in SWITCHED.items():
+                args = CancellationConfig("out", use_cpu=True, bf16=False, **{name: value})
+                if sentences := list(contract.broken(args, CancellationTrainer)):
+                    refused.add(name)
+                    assert f"{name}={value!r} leans on" in sentences[0]
+            assert refused >= {field}
+            assert refused <= {name for name, needed, _ in contract.NEEDS if needed == method}
+    with pytest.raises(ValueError, match=rf"{field}=.* leans on .* in GRPOTrainer\.{method}, which trl .* lacks there"):
+        make_trainer(CancellationTrainer, CancellationConfig, **{field: SWITCHED[field]})
+
+
+def test_a_method_that_is_new_warns_once_and_one_that_is_gone_is_named(make_trainer, monkeypatch, policy):
+    new = contract.sources() | {"_compute_loss": contract.sources()["_compute_loss"] + "# newer"}
+    monkeypatch.setattr(contract, "sources", lambda: new)
+    contract.warn_of_unknown.cache_clear()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            make_trainer(CancellationTrainer, CancellationConfig, policy)
+    said = [str(warning.message) for warning in seen if "which were tried" in str(warning.message)]
+    assert len(said) == 1
+    assert re.match(r"_compute_loss of trl .* differ from those of 1\.13, ", said[0])
+    monkeypatch.setattr(contract.GRPOTrainer, "_prepare_inputs", lambda self: None)
+    monkeypatch.setattr(contract.GRPOTrainer, "_measure", print, raising=False)
+    with pytest.raises(ValueError, match=r"has a method _measure that .* has no GRPOTrainer\._prepare_inputs\("):
+        make_trainer(CancellationTrainer, CancellationConfig, policy)
 
 
 # --- batching

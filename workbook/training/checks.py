@@ -113,12 +113,13 @@ def _measuring(args, aux_loss: bool, sharded: bool) -> list[Rule]:
     on, off, setting = args.measure_cancellation, "measure_cancellation=0", f"measure_cancellation={args.measure_cancellation}"
     record, recording, optim = args.record_tokens, f"record_tokens={args.record_tokens}", getattr(args.optim, "value", args.optim)
     reentrant = args.gradient_checkpointing and (args.gradient_checkpointing_kwargs or {}).get("use_reentrant")
+    options = f"{'activation' if hasattr(args, 'activation_checkpointing') else 'gradient'}_checkpointing_kwargs"
     pulls = {name: getattr(args, name) for name in ("beta", "entropy_coef", "use_adaptive_entropy")}
     return [
         *((on and value, "error", f"{setting} would count the pull of {name}={value} as a push of either sign; set {name}={type(value)(0)}, or {off}.") for name, value in pulls.items() if value),
         (on and aux_loss, "error", f"{setting} would count the pull of the experts' load-balancing loss as a push of either sign; set router_aux_loss_coef=0.0, or {off}."),
         (on and sharded, "error", f"{setting} reads whole weights and gradients, which FSDP and DeepSpeed shard; set {off}."),
-        (on and reentrant, "error", f"{setting} takes gradients of chosen tokens, which gradient_checkpointing_kwargs={{'use_reentrant': True}} can't; set it to False."),
+        (on and reentrant, "error", f"{setting} takes gradients of chosen tokens, which {options}={{'use_reentrant': True}} can't; set it to False."),
         (on and any(part in optim for part in STEPPING_INSIDE), "error", f"{setting} reads the gradient, of which optim={optim!r} keeps none; use 'adamw_torch', or {off}."),
         (record and sharded, "error", f"{recording} scores rollouts with whole weights, which FSDP and DeepSpeed shard; set record_tokens=0."),
     ]

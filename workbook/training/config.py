@@ -26,6 +26,10 @@ from workbook.places import find_file
 from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS
 from workbook.training.messages import explain_error, one_line, show_value
 
+# Fields of transformers that lose their name with its version 6: a run takes either name, whichever transformers knows.
+NEW_NAMES = {"gradient_checkpointing": "activation_checkpointing"}
+NEW_NAMES |= {f"{old}_kwargs": f"{new}_kwargs" for old, new in NEW_NAMES.items()}
+
 
 @dataclass
 class CancellationConfig(GRPOConfig):
@@ -59,6 +63,11 @@ class CancellationConfig(GRPOConfig):
     trim_padding: bool = False
     fp32_adapters: bool = False
 
+    def __post_init__(self):
+        if getattr(self, "activation_checkpointing", False) is None:  # TRL has a default for the old name
+            self.activation_checkpointing = self.gradient_checkpointing
+        super().__post_init__()
+
     @property
     def steps_per_batch(self) -> int:
         """Optimizer steps on each generation batch."""
@@ -88,7 +97,7 @@ CHOICES = {
 }
 
 
-_INTERVALS = {  # of numbers; any other, also of a later TRL's, must be at least 0
+_INTERVALS = {  # of numbers; any other that is known must be at least 0
     "[1, 65536]": """per_device_train_batch_size gradient_accumulation_steps steps_per_generation num_iterations
         pad_to_multiple_of num_completions_to_print torch_empty_cache_steps ddp_bucket_cap_mb dataloader_prefetch_factor
         vllm_tensor_parallel_size vllm_server_port vllm_group_port""",
@@ -125,7 +134,7 @@ _REFUSED = {  # a reason: the fields of TRL's config that a run does not take fo
     "has no effect on the loss or the sampling of a run": """label_smoothing_factor neftune_noise_alpha
         max_tool_calling_iterations data_seed length_column_name train_sampling_strategy dataloader_drop_last
         dataloader_multiprocessing_context dataloader_in_order remove_unused_columns debug optim_target_modules
-        activation_checkpointing activation_checkpointing_kwargs ds3_gather_for_generation""",
+        ds3_gather_for_generation""",
     "is no setting of a run but of its launch, see data/configs/accelerate": """local_rank deepspeed fsdp fsdp_config
         accelerator_config parallelism_config ddp_backend ddp_static_graph""",
     "would break groups of rollouts": "auto_find_batch_size",
@@ -133,11 +142,21 @@ _REFUSED = {  # a reason: the fields of TRL's config that a run does not take fo
     "has another name: vllm_importance_sampling_clip_max": "vllm_importance_sampling_cap",
 }
 REASONS = {name: reason for reason, names in _REFUSED.items() for name in names.split()}
+_TAKEN = """average_tokens_across_devices beta cache_implementation cast_lm_head_to_fp32 dataloader_persistent_workers
+    dataloader_pin_memory ddp_broadcast_buffers ddp_find_unused_parameters disable_dropout disable_tqdm entropy_coef
+    entropy_coef_delta entropy_coef_max entropy_coef_min entropy_target full_determinism liger_kernel_config
+    log_completions log_level log_level_replica log_on_each_node log_unique_prompts mask_truncated_completions
+    max_grad_norm optim project report_to router_aux_loss_coef run_name shuffle_dataset sync_ref_model tf32 top_k
+    torch_compile torch_compile_backend torch_compile_mode use_adaptive_entropy use_bias_correction_kl use_cache
+    use_liger_kernel use_transformers_continuous_batching use_vllm vespo_k_neg vespo_k_pos vespo_lambda_neg
+    vespo_lambda_pos vllm_enable_sleep_mode vllm_importance_sampling_correction vllm_server_base_url vllm_server_host
+    vllm_structured_outputs_regex warmup_steps"""  # the rest of what is known: of any other field a run warns
 OPTIONS = dict[str, JsonValue] | None
 _NARROWER = {  # than TRL's annotations
     **dict.fromkeys(("save_steps", "logging_steps", "num_generations", "max_completion_length"), int),
     **dict.fromkeys(("lr_scheduler_kwargs", "generation_kwargs", "chat_template_kwargs"), OPTIONS),
-    **dict.fromkeys(("gradient_checkpointing_kwargs", "transformers_continuous_batching_config"), OPTIONS),
+    **{name: OPTIONS if "kwargs" in name else bool for pair in NEW_NAMES.items() for name in pair},
+    "transformers_continuous_batching_config": OPTIONS,
     "optim_args": Annotated[str, Field(pattern=r"^\w+=[^=,\s]+(, ?\w+=[^=,\s]+)*$")] | None,
     "pad_to_multiple_of": int | None,
     "reward_weights": Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1, max_length=1)] | None,
@@ -149,7 +168,17 @@ _NOT_SAMPLED = ("do_sample", "num_beams", "num_return_sequences", "return_dict_i
 @cache
 def trainer_fields() -> dict[str, Any]:
     """The fields of CancellationConfig with their types, those among them that a run does not take."""
-    return get_type_hints(CancellationConfig) | _NARROWER
+    hints = get_type_hints(CancellationConfig)
+    either = {*hints, *NEW_NAMES, *NEW_NAMES.values()}
+    return hints | {name: kind for name, kind in _NARROWER.items() if name in either}
+
+
+@cache
+def new_fields() -> set[str]:
+    """Fields that the installed TRL and transformers have and no table here: a later release's, taken as they are."""
+    tables = [REASONS, CHOICES, _NARROWER, CancellationConfig.__annotations__, _TAKEN.split()]
+    tables += [names.split() for names in _INTERVALS.values()]
+    return set(trainer_fields()).difference(*tables)
 
 
 def _bounds(interval: str) -> dict[str, float]:
@@ -162,7 +191,8 @@ def _bounds(interval: str) -> dict[str, float]:
 @cache
 def _trainer_model() -> type[BaseModel]:
     types = {name: kind for name, kind in trainer_fields().items() if name not in REASONS}
-    ranges = {name: {"ge": 0} for name, kind in types.items() if {int, float} & {kind, *get_args(kind)}}
+    numbers = (name for name, kind in types.items() if {int, float} & {kind, *get_args(kind)})
+    ranges = {name: {"ge": 0} for name in numbers if name not in new_fields()}
     ranges |= {name: _bounds(interval) for interval, names in _INTERVALS.items() for name in names.split()}
     return settings_model("Trainer", types, ranges, CHOICES)
 
@@ -175,6 +205,11 @@ def check_trainer(values: dict[str, Any]) -> None:
         if name not in trainer_fields():
             known = set(trainer_fields()) - set(REASONS)
             raise ValueError(f"trainer.{show_value(name)} is not a field of CancellationConfig; {nearest(name, known)}")
+        if name in new_fields():
+            warnings.warn(f"trainer.{name} is newer than this workbook, which passes it on as it is.", stacklevel=2)
+    for old, new in NEW_NAMES.items():
+        if old in values and new in values:
+            raise ValueError(f"trainer.{old} is the old name of trainer.{new}; give one of them.")
     check_values(_trainer_model(), values, "trainer.")
     for name in values.get("generation_kwargs") or {}:
         if name in _SAMPLING:
@@ -353,10 +388,12 @@ def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path
         "report_to": "none",
         "logging_steps": 1,
         "disable_tqdm": True,
-        "gradient_checkpointing": False,
         "beta": 0.0,
         "fp32_adapters": config.lora is not None,
     } | config.trainer
+    for old, new in NEW_NAMES.items():
+        value = settings.pop(old, settings.pop(new, None if "kwargs" in old else False))
+        settings[new if hasattr(GRPOConfig, new) else old] = value
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of a field's coming name
         kind = {"use_cpu": device.type == "cpu", "bf16": capable, "fp16": device.type == "cuda" and not capable}

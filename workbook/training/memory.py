@@ -139,8 +139,9 @@ def forecast_shape(config: RunConfig, shape, prompt_length: int, dtype: torch.dt
     microbatch = settings.get("per_device_train_batch_size", 8)
     sizes = {"rollouts": microbatch * steps_per_generation(settings), "microbatch": microbatch}
     sizes["completion_length"] = settings.get("max_completion_length", DEFAULT_LENGTH)
-    flags = {"gradient_checkpointing": "gradient_checkpointing", "measured": "measure_cancellation", "vllm": "use_vllm"}
-    kinds = {name: bool(settings.get(field)) for name, field in flags.items()}
+    kinds = {"measured": bool(settings.get("measure_cancellation")), "vllm": bool(settings.get("use_vllm"))}
+    either = ("gradient_checkpointing", "activation_checkpointing")
+    kinds["gradient_checkpointing"] = any(settings.get(name) for name in either)
     kinds |= {"reference": bool(settings.get("beta")) and not config.lora, "quantization": config.quantization}
     kinds |= {"lora": config.lora, "optimizer": settings.get("optim", "adamw_torch")}
     place = {"prompt_length": prompt_length, "dtype": dtype, "device": "cuda" if device == "cuda" else "cpu"}
@@ -166,7 +167,7 @@ def fits(config: RunConfig, at_once: int = 1) -> str | None:
     runs = "This run is" if at_once == 1 else f"{at_once} runs at a time are"
     return (
         f"{runs} forecast to need {needed:,.0f} MiB beside the libraries, and {free:,.0f} MiB are free on "
-        f"{device.type}; take smaller micro-batches, gradient_checkpointing, lora and nf4, or a lower "
+        f"{device.type}; take smaller micro-batches, activation_checkpointing, lora and nf4, or a lower "
         "max_completion_length."
     )
 

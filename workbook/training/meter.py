@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 
 import torch
@@ -122,36 +122,40 @@ class CancellationMeter(TrainerCallback):
         self._log_pushes(model)
         self.plus = None
         starts = state.global_step % self.window == 0
-        if starts or self.first is not None:  # a run resumed inside a generation batch has no first position
+        if self.window == 1:  # of one step nothing cancels in another
+            self.trainer._log_cancellation("across_steps", 0.0)
+        elif starts or self.first is not None:  # a run resumed inside a generation batch has no first position
             self.last = [p.detach().clone() for p in _trained(model)]
             self.first = self.last if starts else self.first
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
         if self.last is None:
             return
-        self.length, self.last = self.length + float(_distance(model, self.last)), None
+        self.length, self.last = self.length + _distance(model, self.last), None
         if state.global_step % self.window == 0:
-            share = 1 - float(_distance(model, self.first)) / self.length if self.length else 0.0
+            share = 1 - _distance(model, self.first) / self.length if self.length else 0.0
             self.trainer._log_cancellation("across_steps", share)
             self.first = None
 
     def _log_pushes(self, model) -> None:
-        """Compare g+ with the rest of the gradient, parameter by parameter, over all processes."""
-        trainer, device = self.trainer, self.trainer.accelerator.device
-        here = torch.zeros(2, device=device) if self.signs is None else self.signs.to(device).float()
-        up, down = (trainer.accelerator.reduce(here, "sum") > 0).tolist()
-        products = torch.zeros(4, device=device)  # |g|^2, |g+|^2, |g-|^2, <g+, g->
+        """Compare g+ with the rest of the gradient, over all processes."""
+        trainer, accelerator = self.trainer, self.trainer.accelerator
+        here = torch.zeros(2) if self.signs is None else self.signs.float()
+        both = all((accelerator.reduce(here.to(accelerator.device), "sum") > 0).tolist())
+        rows = [torch.zeros(4, device=accelerator.device)]  # |g|^2, |g+|^2, |g-|^2, <g+, g->
         for i, weight in enumerate(_trained(model)):
-            total = torch.zeros_like(weight) if weight.grad is None else weight.grad.detach() / self.grad_scale
-            plus = torch.zeros_like(weight) if self.plus is None or self.plus[i] is None else self.plus[i]
-            plus = (trainer.accelerator.reduce(plus, "mean") if down else total).float() if up else plus.float()
-            minus = total.float() - plus
-            pairs = ((total.float(), total.float()), (plus, plus), (minus, minus), (plus, minus))
-            products += torch.stack([(a * b).sum() for a, b in pairs]).to(device)
-        whole, plus, minus = products[:3].clamp(min=0).sqrt()
+            plus = self.plus[i] if both and self.plus is not None else None
+            if both and accelerator.num_processes > 1:
+                plus = accelerator.reduce(torch.zeros_like(weight) if plus is None else plus, "mean")
+            if weight.grad is not None:
+                for total, up in _pieces(weight.grad, torch.zeros_like(weight) if plus is None else plus):
+                    total = total / self.grad_scale
+                    down = total - up
+                    rows.append(torch.stack([total @ total, up @ up, down @ down, up @ down]).to(rows[0].device))
+        products = torch.stack(rows).cpu().double().sum(0)
+        whole, plus, minus = products[:3].sqrt()
         if products.isfinite().all() and plus + minus > 0:  # a float16 overflow steps nowhere
-            share = max(0.0, float(1 - whole / (plus + minus))) if up and down else 0.0
-            trainer._log_cancellation("in_step", share)
+            trainer._log_cancellation("in_step", max(0.0, float(1 - whole / (plus + minus))) if both else 0.0)
             if plus > 0 and minus > 0:
                 trainer._log_cancellation("sign_cosine", products[3] / (plus * minus))
 
@@ -163,10 +167,20 @@ def _trained(model) -> list[torch.nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def _distance(model, position: list[torch.Tensor]) -> torch.Tensor:
+def _pieces(*tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """The same rows of tensors of one shape, flat and in float32: few enough for a processor's cache."""
+    whole = [torch.atleast_1d(tensor.detach()) for tensor in tensors]
+    size = 2**26 if whole[0].is_cuda else 2**16
+    rows = max(1, size * len(whole[0]) // max(1, whole[0].numel()))
+    for pieces in zip(*(tensor.split(rows) for tensor in whole), strict=True):
+        yield [piece.float().flatten() for piece in pieces]  # gradients may be transposed
+
+
+def _distance(model, position: list[torch.Tensor]) -> float:
     """Euclidean distance of the trained weights from a position, as one vector."""
     pairs = zip(_trained(model), position, strict=True)
-    return torch.stack([(p.detach().float() - q.float()).norm() for p, q in pairs]).norm().cpu()
+    steps = (p - q for weight, start in pairs for p, q in _pieces(weight, start))
+    return float(torch.stack([step @ step for step in steps]).cpu().double().sum().sqrt())
 
 
 # -- readings of a batch and of a model ------------------------------------------------------------------------------

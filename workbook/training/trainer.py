@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 from peft import PeftModel
 from trl import GRPOTrainer
-from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
+from trl.trainer import grpo_trainer
 
 from workbook.policies.load import recast_adapters
 from workbook.theory.advantages import group_advantages, shared_places
@@ -42,6 +42,7 @@ from workbook.theory.objective import ratio_weights, transform_weights
 from workbook.theory.weights import cancellation_residual
 from workbook.training.checks import problems, reweights
 from workbook.training.config import CancellationConfig
+from workbook.training.contract import broken, warn_of_unknown
 from workbook.training.credit import CreditCall, TrainerCredit, credit_call
 from workbook.training.meter import (
     CancellationMeter,
@@ -89,6 +90,9 @@ class CancellationTrainer(GRPOTrainer):
     ):
         args = CancellationConfig("grpo-cancellation") if args is None else args
         args, self.credit_rule = _with_rule(args, advantage_estimator)
+        if lacking := list(broken(args, CancellationTrainer, self.credit_rule)):
+            raise ValueError(" ".join(lacking))
+        warn_of_unknown()
         super().__init__(model, reward_funcs, args=args, **kwargs)
         faults = problems(args, **model_facts(self), rule=self.credit_rule)
         if errors := [fault.sentence for fault in faults if fault.severity == "error"]:
@@ -155,9 +159,9 @@ class CancellationTrainer(GRPOTrainer):
             self._step % (self.args.steps_per_generation * self.num_iterations) == 0 or self._buffered_inputs is None
         )
         if fresh and self.args.batching != "shuffled":
-            batch = split_pixel_values_by_grid(self._generate_and_score_completions(generation_batch))
-            parts = split_tensor_dict(self._arrange(batch), self.args.steps_per_generation)
-            self._buffered_inputs = [unsplit_pixel_values_by_grid(part) for part in parts]
+            batch = grpo_trainer.split_pixel_values_by_grid(self._generate_and_score_completions(generation_batch))
+            parts = grpo_trainer.split_tensor_dict(self._arrange(batch), self.args.steps_per_generation)
+            self._buffered_inputs = [grpo_trainer.unsplit_pixel_values_by_grid(part) for part in parts]
             inputs = self._buffered_inputs[0]
         elif training and self.args.batching != "shuffled":
             inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]

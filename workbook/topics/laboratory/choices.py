@@ -35,7 +35,7 @@ OF_TRAINER = {  # choice -> a trainer's field, and what it is where a config lea
     "loss_type": ("loss_type", "dapo"),
     "batching": ("batching", "shuffled"),
     "reuse": ("num_iterations", 1),
-    "checkpointing": ("gradient_checkpointing", False),
+    "checkpointing": ("activation_checkpointing", False),
     "learning_rate": ("learning_rate", 1e-6),
     "max_grad_norm": ("max_grad_norm", 1.0),
     "group_size": ("num_generations", 8),
