@@ -45,7 +45,7 @@ NEEDS = (  # field, method, texts whose first occurrences come in this order
     ("clipping", "_compute_loss", _WEIGHTED),
     ("trim_padding", "_compute_loss", (_SCORED,)),
     ("measure_cancellation", "_compute_loss", _PUSHED),
-    ("record_tokens", "_compute_loss", (*_PUSHED, 'self.beta != 0.0')),
+    ("record_tokens", "_compute_loss", (*_PUSHED, "self.beta != 0.0")),
 )
 
 
