@@ -236,7 +236,7 @@ def test_charts_draw_every_world(folder):
 
 def test_charts_of_plains_settings_have_what_the_rows_have(folder):
     table = charts.groups_table([Tables(scale, folder) for scale in questions.STARTS])
-    row = table[table["rule"] == "tokens, 16"].iloc[0]
+    row = table[table["rule"] == "tokens, G = 16"].iloc[0]
     assert row["octaves"] == pytest.approx(-question_claims.GROUPS["Q3"](Tables("world:low", folder)).mean())
     assert "walk, from 0.2" in json.dumps(to_spec(charts.groups_chart(table)))
     table = charts.defaults_table([Tables(scale, folder) for scale in questions.ASKED])

@@ -14,7 +14,7 @@ from workbook.studies.record import Tables
 from workbook.topics.worlds.outcomes import EXACT, PLAIN, Law, lead, unit_outcomes, world_name
 from workbook.topics.worlds.question_claims import AHEAD, BIAS, SIGNAL, TAX
 from workbook.topics.worlds.questions import ASKED, GROUPS, PAIRS, TWINS
-from workbook.views.figures import bars, cells, panels, rule, series
+from workbook.views.figures import INTERVAL, bars, cells, panels, rule, series
 from workbook.views.style import SERIES, describe_rows, diverging, finish, limit, titled, tooltips
 
 NAMES = {
@@ -123,7 +123,7 @@ def groups_table(worlds: Sequence[Tables]) -> pd.DataFrame:
         for gain, measure in (("tokens", partial(lead, base=PAIRS, study="worlds_groups")), ("signal", SIGNAL)):
             for size in [*GROUPS][1:]:
                 values = measure(tables, arm=size)
-                named = {"world": f"{world_name(tables.scale)}, from {start:.2f}", "rule": f"{gain}, {size}"}
+                named = {"world": f"{world_name(tables.scale)}, from {start:.2f}", "rule": f"{gain}, G = {size}"}
                 named |= {"censored": missed[size], "units": len(values)}
                 rows.append(named | dict(zip(("octaves", "low", "high"), t_interval(values), strict=True)))
     return pd.DataFrame(rows)
@@ -145,8 +145,10 @@ def defaults_table(worlds: Sequence[Tables]) -> pd.DataFrame:
                 named = {"default": f"{name}, {world_name(tables.scale)}", "weights": weights}
                 parts = {"bias, share of the expected update": BIAS(tables, arm=arm)}
                 parts["noise, share of one batch's"] = 1 - BIAS(tables, part="mean2", whole="total2", arm=arm)
-                parts |= {"tax, over plain's": np.exp(TAX(tables, arm)), "value, minus plain's": AHEAD(tables, arm)}
-                rows += [named | {"part": part} | t_interval(values)._asdict() for part, values in parts.items()]
+                parts |= {"tax, over plain's": TAX(tables, arm), "value, minus plain's": AHEAD(tables, arm)}
+                for part, values in parts.items():
+                    ends = np.exp(t_interval(values)) if "tax" in part else t_interval(values)
+                    rows.append(named | {"part": part} | dict(zip(INTERVAL, ends, strict=True)))
     return pd.DataFrame(rows)
 
 

@@ -27,11 +27,11 @@ def share(tables: Tables, study: str, part: str, whole: str, arm: str, base: str
 SIGNAL = partial(share, study="worlds_groups", part="mean2", whole="total2", base=PAIRS)
 BIAS = partial(share, study="worlds_defaults", part="bias2", whole="mean2")
 TAX, AHEAD = (partial(measure, study="worlds_defaults") for measure in (over, ahead))
-GROUPS = {"Q3": partial(lead, arm=PAIRS, base=MANY, study="worlds_groups"), "Q3 signal": partial(SIGNAL, arm=MANY)}
-GROUPS |= dict.fromkeys(("Q3 high start", "Q3 between"), GROUPS["Q3"])
+TOKENS = partial(lead, arm=PAIRS, base=MANY, study="worlds_groups")
+GROUPS = dict.fromkeys(("Q3", "Q3 high start", "Q3 between"), TOKENS) | {"Q3 signal": partial(SIGNAL, arm=MANY)}
 GROUPS["Q3 pairs"] = partial(over, arm=PAIRS, base=MANY, column="value", study="worlds_groups")
 for words in RATES:
-    other = partial(lead, arm=f"{PAIRS}, {words}", base=f"{MANY}, {words}", study="worlds_groups")
+    other = partial(TOKENS, arm=f"{PAIRS}, {words}", base=f"{MANY}, {words}")
     GROUPS |= dict.fromkeys((f"Q3 {words}", f"Q3 high start, {words}"), other)
 DEFAULTS = {"Q4 plain": partial(BIAS, arm=PLAIN)}
 for name, twin in TWINS.items():

@@ -9,7 +9,8 @@ and sixteens run at half and twice plain's own rate, too. A default is plain wit
     sampler    top_p 0.9, of which no weight knows       vLLM's                   twin: plain
 
 A twin has the sum of the weights (up to a factor that AdamW does not see) without their inequality. Table updates, of
-what a batch pushes the policy at the start by: total2, mean squared length; mean2, that of its expectation m; bias2:
+what a batch pushes the policy at the start by, the sum over its steps of the gradient of 1/B sum_it w A log pi: total2,
+mean squared length; mean2, that of its expectation m; bias2:
 
     |m|^2 - <m, e>^2 / |e|^2      off the exact gradient e; of products of two halves of the batches, without noise
 """
@@ -34,13 +35,12 @@ from workbook.studies.loop import Loop, advantaged, train_in_memory, train_on
 from workbook.theory.advantages import group_index, group_mean
 from workbook.theory.credit import CreditBatch
 from workbook.theory.credit_controls import EqualWeights
-from workbook.topics.worlds.outcomes import PLAIN, world_name
+from workbook.topics.worlds.outcomes import PLAIN
 from workbook.topics.worlds.study import GROUP_SIZE, KEPT, PROMPTS, SIZES, loop_of, squares, unit_rates
 
 STARTS = tuple(map("world:{}".format, ("low", "two_thirds", "third", "plain", "walk")))  # the lowest start value first
 GROUPS = {str(size): {"prompts": PROMPTS * GROUP_SIZE // size, "group_size": size} for size in (2, 4, 8, 16)}
-PAIRS, MANY, RATES, FEW_REDRAWS = "2", "16", {"half rate": 0.5, "twice rate": 2.0}, 8
-CLIP, TOP_P = (0.2, 0.2), 0.9
+PAIRS, MANY, FEW_REDRAWS, CLIP, TOP_P, RATES = "2", "16", 8, (0.2, 0.2), 0.9, {"half rate": 0.5, "twice rate": 2.0}
 TWINS = {"length": "length, equal", "scaling": PLAIN, "clip": "clip, equal", "sampler": PLAIN}
 ASKED = {"world:ramble": ("length",), "world:third": ("scaling", "clip", "sampler"), "world:low": ("scaling",)}
 
@@ -75,8 +75,8 @@ def groups_study(bench: Bench) -> dict[str, pd.DataFrame]:
     plain = loop_of(bench, PLAIN, unit_rates(bench)[PLAIN])
     loops = {size: replace(plain, **change) for size, change in GROUPS.items()}
     exact, pushes = redrawn(bench, loops, FEW_REDRAWS)
-    signal = across(exact, exact)["mean2"]
-    updates = [{"arm": n, **squares([*g]), "mean2": (1 - 1 / int(n)) ** 2 * signal} for n, g in pushes.items()]
+    e2 = across(exact, exact)["mean2"]
+    updates = [{"arm": n, **squares([*g]), "mean2": (1 - 1 / int(n)) ** 2 * e2} for n, g in pushes.items()]
     for words, rate in RATES.items() if bench.scale.name in (STARTS[0], STARTS[-1], "tiny") else ():
         loops |= {f"{size}, {words}": replace(loops[size], lr=rate * plain.lr) for size in (PAIRS, MANY)}
     return {"runs": trained(bench, loops), "updates": pd.DataFrame(updates)}
@@ -89,8 +89,7 @@ def defaults_study(bench: Bench) -> dict[str, pd.DataFrame]:
     which is 0 on average, so that no bias goes with it.
     """
     plain, asked = loop_of(bench, PLAIN, unit_rates(bench)[PLAIN]), ASKED.get(bench.scale.name, TWINS)
-    arms = dict.fromkeys([PLAIN, *asked, *(TWINS[name] for name in asked)])
-    loops = {arm: replace(plain, **CHANGES.get(arm, {})) for arm in arms}
+    loops = {arm: replace(plain, **CHANGES.get(arm, {})) for arm in (PLAIN, *asked, *map(TWINS.get, asked))}
     exact, pushes = redrawn(bench, loops, SIZES[bench.scale.name].redraws)
     noise, updates = pushes[PLAIN] - (1 - 1 / GROUP_SIZE) * exact, []
     for arm, g in pushes.items():
@@ -109,19 +108,15 @@ def policy_of(bench: Bench, arm: str):
 
 def trained(bench: Bench, loops: Mapping[str, Loop]) -> pd.DataFrame:
     """Readings of a run of every arm."""
-    sizes, world, tables = SIZES[bench.scale.name], world_name(bench.scale.name), []
+    sizes, tables = SIZES[bench.scale.name], []
     for arm, loop in loops.items():
-        given = (policy_of(bench, arm), bench.task, loop, bench.data_seed, bench.readings(sizes.held_out))
-        table = bench.kept(arm, partial(train_in_memory, *given, every=sizes.every))[KEPT]
-        tables.append(table.assign(world=world, arm=arm, lr=loop.lr))
+        given = (policy_of(bench, arm), bench.task, loop, bench.data_seed, bench.readings(sizes.held_out), sizes.every)
+        tables.append(bench.kept(arm, partial(train_in_memory, *given))[KEPT].assign(arm=arm, lr=loop.lr))
     return pd.concat(tables, ignore_index=True)
 
 
 def redrawn(bench: Bench, loops: Mapping[str, Loop], redraws: int) -> tuple[Float[Tensor, "R D"], dict[str, Tensor]]:
-    """Exact gradients on prompts that nobody trains on, and what batches of them push by, arm by arm (R, D).
-
-    A push is the sum over the steps on a batch of the gradient of 1/B sum_it w A log pi.
-    """
+    """Exact gradients on prompts that nobody trains on, and by arm what batches of these prompts push by (R, D)."""
     task, seed, most = bench.task, bench.held_out_seed, max(loop.prompts for loop in loops.values())
     data, pushes, exact = task.dataset(most * redraws, seed), {arm: [] for arm in loops}, []
     for draw in range(redraws):
