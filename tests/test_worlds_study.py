@@ -306,4 +306,4 @@ def test_a_run_is_drawn_over_what_was_measured(folder, monkeypatch):
     live = explore.live_rules()
     assert len(live.chart.data["curve"]) == 36
     assert "domain" not in live.chart.spec["layer"][0]["encoding"]["x"]["scale"], "worlds differ in their tokens"
-    assert live.snippet.text.endswith("list(measure_rules(world='world:third', lr=0.0012, number=0))")
+    assert live.snippet.text.endswith("list(measure_rules(world='world:third', lr=0.001, number=0))")

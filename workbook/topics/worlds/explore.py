@@ -154,7 +154,7 @@ def explore_walk() -> Explorer:
     return Explorer(compute_walk, walk_chart, controls)
 
 
-def measure_rules(world: str = "world:third", lr: float = 1.2e-3, number: int = 0) -> Iterator[tuple]:
+def measure_rules(world: str = "world:third", lr: float = 1e-3, number: int = 0) -> Iterator[tuple]:
     """Train one of a world's policies by each rule of SHOWN: thousands of sampled tokens, rule, exact value."""
     study = import_module("workbook.topics.worlds.study")  # with the training loop, which is loaded when a run begins
     bench = study.Bench(world, number)
@@ -174,8 +174,8 @@ def measured_rules(world: str) -> pd.DataFrame:
 def live_rules(world: str = "world:third") -> LiveStudy:
     """A run of the reader's own in a world that they choose, over the measured curves of its ten policies."""
     controls = {
-        "world": menu(world, [one for one in WORLD_SCALES if len(world_start(world_name(one)))], "world"),
-        "lr": log_slider(1.2e-3, -4.5, -2, "learning rate"),
+        "world": menu(world, [(world_name(s), s) for s in WORLD_SCALES if len(world_start(world_name(s)))], "world"),
+        "lr": log_slider(1e-3, -4.5, -2, "learning rate"),
         "number": slider(0, 0, 9, 1, "policy of the world"),
     }
     names = [NAMES[arm] for arm in SHOWN]
