@@ -1,6 +1,6 @@
 # make lab: open the workbook, on working copies of its chapters (ARGS='--fresh 05': one anew).  make test: the whole test suite.  make book: run every chapter and render build/book/.
 # make check: the essentials, in two minutes, and the budget of lines.  make pythons: the essentials under each newer Python that is installed,
-#   and the trainer beside the oldest and the newest TRL of the range.
+#   the trainer beside the oldest and the newest TRL of the range, and the core alone in an empty environment.
 # make audit: the ledger of claims recomputed by a second implementation, and where its numbers come from.
 # make bench: what things cost, as ratios; nothing in it fails for being slow.
 # make gpu: the tests that need a GPU.
@@ -21,7 +21,7 @@ LONG   := browser test_arena.py test_bundled.py test_chapters.py test_claims.py 
 # the ends of pyproject's range; each is installed into a folder that stands before the venv's
 TRLS   := 'trl==1.13.*' 'trl>=1.13,!=1.15.*,<2'
 
-.PHONY: lab test check pythons trls audit bench gpu browsers book lint clean
+.PHONY: lab test check pythons trls core audit bench gpu browsers book lint clean
 
 lab: $(READY)
 	$(BIN)/python -m workbook lab $(ARGS)
@@ -34,7 +34,7 @@ check: $(READY) lint
 	$(BIN)/python -m pytest -n logical --maxprocesses 2 $(LONG:%=--ignore=tests/%)
 	$(BIN)/python tests/house.py
 
-pythons: trls
+pythons: trls core
 	for python in python3.12 python3.13; do $(MAKE) check PYTHON=$$python VENV=build/$$python || exit 1; done
 
 trls: $(READY)
@@ -42,6 +42,12 @@ trls: $(READY)
 	  rm -rf build/trl && $(BIN)/python -m pip install --disable-pip-version-check -q --no-deps --target build/trl "$$trl" && \
 	  PYTHONPATH=$(CURDIR)/build/trl $(BIN)/python -m pytest tests/test_trainer.py tests/test_token_record.py tests/test_settings.py || exit 1; \
 	done
+
+# without any extra, from another folder
+core:
+	rm -rf build/core && $(PYTHON) -m venv build/core
+	build/core/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt .
+	cd build/core && bin/workbook train data/configs/chain.yaml --folder run --set max_steps=2
 
 audit: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m audit $(ARGS)
@@ -70,7 +76,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make lab PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt --upgrade pip
-	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -q -c constraints.txt -e '.[lab,dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -q -c constraints.txt -e '.[all,lab,dev]'
 	$(BIN)/python -c 'import workbook.training.worker' & \
 	$(BIN)/python -c 'import altair, datasets, IPython, jupyterlab.labapp, nbclient, playwright.sync_api, pytest' & wait
 	touch $@

@@ -1,7 +1,9 @@
 """The environment is declared once: pyproject's floors, constraints' pins, conda's wrapper, and Colab agree."""
 
 import ast
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -12,25 +14,23 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from workbook.places import EXTRAS as EXTRAS_OF
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DEPENDENCIES = [Requirement(line) for line in PROJECT["dependencies"]]
-EXTRAS = [Requirement(line) for group in PROJECT["optional-dependencies"].values() for line in group]
+OPTIONAL = PROJECT["optional-dependencies"]
+EXTRAS = [Requirement(line) for name, group in OPTIONAL.items() if name != "all" for line in group]
 PINS = {
     canonicalize_name(Requirement(line).name): Requirement(line).specifier
     for line in (ROOT / "constraints.txt").read_text().splitlines()
     if line.strip() and not line.startswith("#")
 }
-IMPORTS = {"yaml": "pyyaml", "vl_convert": "vl-convert-python", "reasoning_gym": "reasoning-gym"}
-# book/, from the extra of that name (docutils and jinja2 come with sphinx)
-LAB_ONLY = {"jupyterlab", "nbclient", "nbformat", "latex2mathml", "sphinx", "docutils", "jinja2"}
+IMPORTS = {"yaml": "pyyaml", "vl_convert": "vl-convert-python", "PIL": "pillow"}
 BROUGHT = {
-    "IPython": "ipywidgets",
-    "traitlets": "ipywidgets",
-    "huggingface_hub": "transformers",
-    "filelock": "datasets",
-    "PIL": "reasoning-gym",
-    "sympy": "math-verify",
+    **dict.fromkeys(("IPython", "traitlets"), "ipywidgets"),
+    **dict.fromkeys(("huggingface_hub", "packaging", "safetensors", "tokenizers", "tqdm"), "transformers"),
+    **dict.fromkeys(("docutils", "jinja2"), "sphinx"),
 }
 
 
@@ -81,14 +81,56 @@ def test_this_environment_is_the_declared_one():
         assert Version(running(requirement.name)) in requirement.specifier, requirement
 
 
-def test_everything_imported_is_declared():
-    declared = {canonicalize_name(r.name) for r in DEPENDENCIES}
+def test_everything_imported_is_declared_and_what_the_core_lacks_has_its_extra():
+    extra = {canonicalize_name(Requirement(line).name): name for name, group in OPTIONAL.items() for line in group}
+    declared = {canonicalize_name(r.name) for r in DEPENDENCIES} | extra.keys()
     for path in (ROOT / "workbook").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0:
                 modules = [node.module]
-            for top in {module.split(".")[0] for module in modules} - {"workbook", "google"} - LAB_ONLY:
+            for top in {module.split(".")[0] for module in modules} - {"workbook", "google"}:
                 if top not in sys.stdlib_module_names:
-                    package = IMPORTS.get(top) or BROUGHT.get(top) or top
-                    assert canonicalize_name(package) in declared, f"{path.name} imports {top}, which is not declared"
+                    package = canonicalize_name(IMPORTS.get(top) or BROUGHT.get(top) or top)
+                    assert package in declared, f"{path.name} imports {top}, which is not declared"
+                    if top not in ("docutils", "jinja2"):
+                        assert EXTRAS_OF.get(top) == extra.get(package), f"EXTRAS in places.py lacks {top}"
+
+
+CORE = """
+import sys
+from workbook.places import EXTRAS
+sys.modules |= {name: None for name, extra in EXTRAS.items() if extra != "lab"}  # none of them can be imported
+import workbook
+from workbook.__main__ import main
+from workbook import get_task, load_policy, probes, sample_rollouts, theory, training
+from workbook.tasks.verify import equal_expressions
+
+for room in (probes, theory, training):
+    assert all(getattr(room, name) is not None for name in room.__all__)
+policy, task = load_policy("bundled"), get_task("chain")
+rollouts = sample_rollouts(policy, task, 2, group_size=2, max_new_tokens=8)
+assert len(probes.cancellation_index(policy, rollouts)) == rollouts.completion_mask.sum()
+settings = ["max_steps=1", "per_device_train_batch_size=16", "max_completion_length=8", "eval_prompts=0"]
+assert main(["train", "data/configs/chain.yaml", "--folder", "run", "--set", *settings]) == 0
+assert main(["report", "run"]) == 0
+asked = [lambda: workbook.TokenHeatmap, workbook.setup, lambda: get_task("gym:chain_sum")]
+asked += [lambda: equal_expressions("x^2", "x^3"), lambda: load_policy("bundled", quantization="nf4")]
+for ask in asked:
+    try:
+        ask()
+    except ImportError as error:
+        print("NEEDS", error)
+"""
+
+
+def test_the_core_trains_probes_and_reports_and_names_the_extra_of_what_it_lacks(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", CORE], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    needs = [line.removeprefix("NEEDS ") for line in done.stdout.splitlines() if line.startswith("NEEDS")]
+    brings = {"anywidget": "notebook", "altair": "notebook", "reasoning_gym": "tasks", "math_verify": "tasks"}
+    brings["bitsandbytes"] = "quant"
+    assert needs == [
+        f"the package {package} is needed and not installed: pip install 'cancellation-workbook[{extra}]'"
+        for package, extra in brings.items()
+    ], done.stderr[-2000:]

@@ -14,11 +14,11 @@ from transformers import (
 )
 
 from workbook.policies.load import Policy, load_policy
+from workbook.probes import token_values
 from workbook.probes.values import exact_pool
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import Task, get_task
-from workbook.topics.credit.explore import token_values
 
 WORDS = ["<pad>", "<eos>", "a", "b", "c"]
 LIMIT = 4

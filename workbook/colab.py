@@ -86,8 +86,12 @@ def meets(version: str, bound: str | SpecifierSet) -> bool:
 
 
 def requirements() -> list[str]:
-    """Return the workbook's declared dependencies."""
-    return tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["dependencies"]
+    """Return the workbook's declared dependencies, those of the extras that chapters need among them."""
+    project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
+    extras = Requirement(*project["optional-dependencies"]["all"]).extras
+    return project["dependencies"] + [
+        text for name in sorted(extras) for text in project["optional-dependencies"][name]
+    ]
 
 
 def prepare() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from workbook.places import import_to_stay
+from workbook.places import import_to_stay, naming_extras
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +84,8 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a bar per loaded model would stand in the chapter
     warnings.filterwarnings("ignore", category=SyntaxWarning, module=".*cellpylib")  # when it is first compiled
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # of fields that PEFT and TRL read
-    import_to_stay("workbook.views.style")
+    with naming_extras():
+        import_to_stay("workbook.views.style")
     torch = import_to_stay("torch")
     import numpy as np
 

@@ -1,4 +1,5 @@
-"""Where things lie: the workbook's files, and the names that a package offers before its modules are imported.
+"""Where things lie: the workbook's files, the names that a package offers before its modules are imported, and the
+extra that brings what an import lacks.
 
 data/ lies beside the package in a clone, inside the package once it is installed.
 
@@ -11,14 +12,22 @@ import gc
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 from platformdirs import user_cache_path
 
 PACKAGE = Path(__file__).resolve().parent
+EXTRAS = {  # modules that the core does without: the extra of pyproject.toml that brings them
+    **dict.fromkeys(("altair", "anywidget", "ipywidgets", "IPython", "traitlets", "vl_convert", "PIL"), "notebook"),
+    **dict.fromkeys(("reasoning_gym", "math_verify"), "tasks"),
+    **dict.fromkeys(("bitsandbytes", "gguf"), "quant"),
+    **dict.fromkeys(("jupyterlab", "latex2mathml", "nbclient", "nbformat", "sphinx"), "lab"),
+}
 
 
 def data_path(*parts: str) -> Path:
@@ -77,12 +86,37 @@ def lazy_names(
     def attribute(name: str):
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"workbook.{homes[name]}"), name)
+        with naming_extras():
+            return getattr(import_module(f"workbook.{homes[name]}"), name)
 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *homes})
 
     return list(homes), attribute, names
+
+
+def missing_package(module: str) -> str:
+    """Return the sentence for a module whose package is not installed, with the extra that brings it."""
+    package = module.partition(".")[0]
+    extra = f"'cancellation-workbook[{EXTRAS[package]}]'" if package in EXTRAS else package
+    return f"the package {package} is needed and not installed: pip install {extra}"
+
+
+def require(module: str) -> None:
+    """Raise a ModuleNotFoundError that names the extra unless a module can be imported."""
+    if find_spec(module) is None:
+        raise ModuleNotFoundError(missing_package(module), name=module)
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Let an import that fails for want of a package name the extra that brings it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in EXTRAS:
+            raise
+        raise ModuleNotFoundError(missing_package(error.name), name=error.name) from None
 
 
 def import_to_stay(module: str) -> ModuleType:

@@ -123,7 +123,7 @@ def _lab(args) -> int:
     try:
         from jupyterlab.labapp import LabApp
     except ImportError:
-        raise ImportError("JupyterLab is not installed here; `make lab` or pip install '.[lab]' does it.") from None
+        raise ImportError("JupyterLab is not installed here; `make lab` or pip install '.[all,lab]' does it.") from None
     for sentence in update_copies():
         print(sentence, flush=True)
     # What the server's kernels and pages shall find: one folder for runs, and this book's defaults of settings.

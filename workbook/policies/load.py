@@ -24,7 +24,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from workbook.places import data_path, file_hash, import_to_stay
+from workbook.places import data_path, file_hash, import_to_stay, require
 from workbook.policies.models import as_device, as_dtype, padding_error, prepare_for_cpu, seeded
 from workbook.policies.packaged import PACKAGED, RECORD
 
@@ -79,6 +79,8 @@ def load_policy(
     """
     if quantization not in (None, "nf4"):
         raise ValueError(f'quantization={quantization!r} is unknown: use None or "nf4".')
+    if quantization:
+        require("bitsandbytes")
     asked = {"quantization": quantization, "lora": lora if isinstance(lora, int) else None}
     lora = _lora_config(lora)
     device = as_device(device, quantization)

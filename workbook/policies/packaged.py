@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 
-from workbook.places import cache_folder, file_hash
+from workbook.places import cache_folder, file_hash, require
 
 RECORD = "provenance.json"
 
@@ -142,6 +142,7 @@ def _convert(model: Packaged, gguf: Path, folder: Path) -> None:
     """Write the GGUF model as float16 safetensors with its tokenizer and a record of every file into folder."""
     import transformers
 
+    require("gguf")
     options = {"gguf_file": gguf.name, "trust_remote_code": False}
     plain = {"dtype": torch.float32}
     if hasattr(transformers, "GgufConfig"):  # such versions may otherwise leave the weights packed

@@ -18,12 +18,11 @@ _NAMES = {  # module: what it offers
     "probes.recovered": "credit_recovered",
     "probes.report": "report_findings report_text report_warnings",
     "probes.step": "frequency_matched logps matched_lr optimizer_of output_layer_step permuted_advantages update",
-    "probes.values": "context_logits exact_values expected_reward value_error",
+    "probes.values": "context_logits exact_values expected_reward token_values value_error",
     "topics.batching.steps": "cancelled_in_steps gradient_gram",
     "topics.coupling.probe": (
         "choose_tokens coupling_by_confidence followers gradient_products masked_update shared_token"
     ),
-    "topics.credit.explore": "token_values",
     "topics.flips.probe": "cancellation_index flip_distance flip_shares predicts token_flips",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

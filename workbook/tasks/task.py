@@ -16,6 +16,8 @@ from unicodedata import normalize
 
 from datasets import Dataset
 
+from workbook.places import naming_extras
+
 
 def short(value: Any, most: int = 60) -> str:
     """Return a value as Python writes it, of one that is long the beginning."""
@@ -259,7 +261,9 @@ def get_task(name: str, /, **options: Any) -> Task:
             "'hub:<dataset id or local folder>' or 'own:<data file>'."
         )
     module, _, maker_name = MAKERS[family + colon].partition(".")
-    maker, args = getattr(importlib.import_module(f"workbook.tasks.{module}"), maker_name), (rest,) if rest else ()
+    with naming_extras():
+        maker = getattr(importlib.import_module(f"workbook.tasks.{module}"), maker_name)
+    args = (rest,) if rest else ()
     try:
         return maker(*args, **options)
     except TypeError as error:

@@ -22,6 +22,7 @@ from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 
+from workbook.places import require
 from workbook.tasks.wording import DENIALS, HEDGES, REFUTATIONS, SCALES, WINDOW, vocabulary, words_of
 
 SECONDS = 5.0  # for one comparison by math-verify
@@ -194,6 +195,7 @@ def equal_expressions(stated: str, answer: str) -> bool:
         return False
     with _lock:
         if _child is None:
+            require("math_verify")
             command = [sys.executable, str(Path(__file__).with_name("math_equality.py"))]
             _child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             _child.stdout.readline()  # it has imported sympy

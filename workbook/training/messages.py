@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import Any
 
+from workbook.places import missing_package
+
 SHOWN_AFTER = 2.0  # seconds of work until a bar shows it
 _HERE = threading.local()  # report, partial and depth of the work of this thread
 
@@ -82,8 +84,7 @@ def show_value(value: Any) -> str:
 def explain_error(error: BaseException, longest: int = 300) -> str:
     """An error's message as one sentence, without the names that Python has for errors."""
     if isinstance(error, ModuleNotFoundError) and error.name:
-        package = error.name.partition(".")[0]
-        return f"the package {package} is needed and not installed: pip install {package}"
+        return missing_package(error.name)
     if isinstance(error, OSError) and error.strerror:
         return one_line(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}.", longest)
     return one_line(error, longest) or f"{type(error).__name__}, without a message."

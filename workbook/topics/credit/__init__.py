@@ -6,10 +6,10 @@ Terms: a token's *value* is the expected reward once it is written; its *credit*
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "probes.values": "cell_gap exact_pool",
+    "probes.values": "cell_gap exact_pool token_values",
     "topics.credit.explore": (
         "check_continuations explore_budget explore_repeated family_budget live_value_gap movement_by_class "
-        "shares_chart token_values value_path"
+        "shares_chart value_path"
     ),
     "topics.credit.study": "FIXED SMALL_NATS movement_shares",
 }
