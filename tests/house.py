@@ -23,19 +23,19 @@ BUDGET = {
     "tasks": 2_116,
     "policies": 1_295,
     "rollouts": 1_384,
-    "probes": 3_213,
-    "training": 4_046,
+    "probes": 3_281,
+    "training": 4_047,
     "views": 3_300,
     "studies": 1_114,
     "claims": 720,
     "book": 920,
     "commands": 373,
-    "root": 610,
-    "topics": 10_814,
+    "root": 649,
+    "topics": 10_746,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 31_808, 950, 17_958, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 31_857, 950, 18_000, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
