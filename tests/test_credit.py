@@ -226,6 +226,19 @@ def test_a_resumed_run_draws_what_one_left_alone_draws(tmp_path):
     assert all(map(torch.equal, end(), end(str(tmp_path / "run" / "checkpoint-2"))))
 
 
+def test_a_rule_is_tried_on_made_up_rollouts(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rule = "lambda batch: batch.group_advantages()[:, None] * batch.entropies * batch.states.kernel().sum()"
+    (tmp_path / "credit.py").write_text(f"f = {rule}\ng = lambda batch: batch.rewards[:3]\n")
+    assert main(["estimators", "--try", "own:credit.py:f"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert lines[1].startswith("2 + 2 =  reward 1:  so +")
+    assert lines[3] == "3 + 4 =  reward 1:  that +0.000  makes +0.000  7 +0.000"
+    assert main(["estimators", "--try", "own:credit.py:g"]) == 2
+    assert "returned the shape (3,); it must be (4,), one per rollout" in capsys.readouterr().err
+
+
 def test_the_estimators_are_listed_one_to_a_line(capsys):
     assert main(["estimators"]) == 0
     text = capsys.readouterr().out

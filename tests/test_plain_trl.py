@@ -10,7 +10,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import workbook
 from workbook.__main__ import main
-from workbook.rollouts import read_metrics, read_rollouts
+from workbook.rollouts import read_rollouts
 from workbook.training import CancellationConfig, CancellationTrainer, TokenRecord, load_run
 from workbook.training.runs import Run
 from workbook.views import RunMonitor, TokenHeatmap
@@ -31,11 +31,10 @@ def long(completion_ids, **_):
 def plain_trainer(folder, rewards, kind=GRPOTrainer, config=GRPOConfig, **settings):
     """A trainer of TRL's on a random model that ends a completion now and then; prompts of unequal length."""
     tokenizer = byte_tokenizer()
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": len(tokenizer)}
     ends = {f"{end}_token_id": tokenizer.eos_token_id for end in ("bos", "eos", "pad")}
     torch.manual_seed(0)
-    shape = AutoConfig.for_model("llama", vocab_size=len(tokenizer), num_key_value_heads=2, **sizes, **ends)
-    model = AutoModelForCausalLM.from_config(shape)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", num_attention_heads=2, **sizes, **ends))
     with torch.no_grad():  # of a vocabulary of 257 the end is drawn about once in ten
         model.lm_head.weight[tokenizer.eos_token_id] *= 40
     model.save_pretrained(folder / "start")  # from where TRL loads a reference
@@ -47,20 +46,12 @@ def plain_trainer(folder, rewards, kind=GRPOTrainer, config=GRPOConfig, **settin
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of 64 logged rollouts with two weighted rewards and `log_ids`; its folder, and its tokens' number."""
-    folder, lengths = tmp_path_factory.mktemp("plain"), []
-
-    class Counted(GRPOTrainer):
-        def _generate_and_score_completions(self, inputs):
-            output = super()._generate_and_score_completions(inputs)
-            lengths.append(int(output["completion_mask"].sum()))
-            return output
-
-    rewards = [odd_bytes, long, workbook.log_ids]
-    trainer = plain_trainer(folder, rewards, Counted, reward_weights=[1.0, 0.2, 0.0])
+    """A run of 64 logged rollouts with two weighted rewards and `log_ids`: its folder, its tokens as TRL counts."""
+    folder, rewards = tmp_path_factory.mktemp("plain"), [odd_bytes, long, workbook.log_ids]
+    trainer = plain_trainer(folder, rewards, reward_weights=[1.0, 0.2, 0.0], steps_per_generation=2)
     trainer.train()
     trainer.save_state()
-    return folder, sum(lengths)
+    return folder, round(16 * sum(row.get("completions/mean_length", 0) for row in trainer.state.log_history))
 
 
 def test_log_ids_counts_the_tokens_that_were_trained(run, capsys):
@@ -70,46 +61,36 @@ def test_log_ids_counts_the_tokens_that_were_trained(run, capsys):
     assert f"64 rollouts, {tokens:,} tokens" in said
     assert tokens < 64 * PLAIN["max_completion_length"]  # some ended early, so the end of sequence is among them
     assert "of |push| cancels inside its group" in said
+    assert "4 steps repeat the rollouts of the step before" in said
     assert "log_ids" not in said
     assert "The reward is 1 odd_bytes + 0.2 long; the weights are read from the logged means." in said
 
 
 def test_without_ids_words_are_words_and_nothing_cancels(run, tmp_path, capsys):
-    folder, tokens = run
-    (tmp_path / "completions").mkdir()
-    for file in (folder / "completions").iterdir():
-        table = pd.read_parquet(file).drop(columns="completion_ids")
-        table.to_parquet(tmp_path / "completions" / file.name)
+    pd.read_parquet(run[0] / "completions").drop(columns="completion_ids").to_parquet(
+        tmp_path / "completions_1.parquet"
+    )
     assert main(["report", str(tmp_path), "--weights", "odd_bytes=1", "long=0.2"]) == 0
     said = capsys.readouterr().out
-    assert " words\n" in said
-    assert "words with positive advantage" in said
-    assert f"{tokens:,} tokens" not in said
-    assert "tokens with" not in said
-    assert "cancels inside" not in said
-    assert "net push" not in said
-    assert "add workbook.log_ids" in said
-    assert "the weights are given" in said
+    there = (" words\n", "words with positive advantage", "add workbook.log_ids", "the weights are given")
+    absent = (f"{run[1]:,} tokens", "tokens with", "cancels inside", "net push")
+    assert ([text in said for text in there], [text in said for text in absent]) == ([True] * 4, [False] * 4)
     anew = read_rollouts(tmp_path, byte_tokenizer())
-    assert anew.attrs["source"]["tokens"] == "cut anew"
-    assert len(anew) != tokens
+    assert (anew.attrs["source"]["tokens"], len(anew) == run[1]) == ("cut anew", False)
 
 
 def test_weights_of_several_rewards_are_asked_for(run, tmp_path, capsys):
-    folder, _ = run
-    table = pd.read_parquet(folder / "completions")
+    table = pd.read_parquet(run[0] / "completions").query("step % 2 == 1")
     table.to_parquet(tmp_path / "completions_1.parquet")
     assert main(["report", str(tmp_path)]) == 0
     assert "give --weights odd_bytes=1 long=1" in capsys.readouterr().out
     table.drop(columns="advantage").to_parquet(tmp_path / "completions_1.parquet")
     assert main(["report", str(tmp_path)]) == 2
     assert "has no advantage, and several rewards (odd_bytes, long) and not their weights" in capsys.readouterr().err
-    rewards = read_rollouts(tmp_path, weights={"odd_bytes": 1.0, "long": 0.2}).groupby(["step", "rollout"])["reward"]
-    expected = (table["odd_bytes"] + 0.2 * table["long"]).to_numpy()
-    assert sorted(rewards.first()) == pytest.approx(sorted(expected))
-    for weights, says in (({"short": 1}, "'short' is no column"), ({"long": "x"}, "must be a number")):
-        with pytest.raises(ValueError, match=says):
-            read_rollouts(tmp_path, weights=weights)
+    read = read_rollouts(tmp_path, weights={"long": 0.2}).groupby(["step", "rollout"])["reward"].first()
+    assert sorted(read) == pytest.approx(sorted(0.2 * table["long"]))
+    with pytest.raises(ValueError, match="must be a number, and it one of odd_bytes, long, log_ids"):
+        read_rollouts(tmp_path, weights={"short": 1})
 
 
 RECORDED = {"beta": 0.1, "gradient_accumulation_steps": 2, "max_steps": 4, "loss_type": "grpo"}
@@ -125,11 +106,10 @@ def trained(folder, kind=GRPOTrainer, config=GRPOConfig, every=0, **settings):
 
 
 def test_a_callback_records_what_the_subclass_does_and_trains_nothing(tmp_path):
-    plain, rows = trained(tmp_path / "plain")
-    recorded, rows_recorded = trained(tmp_path / "callback", every=2)
+    (plain, rows), (recorded, again) = trained(tmp_path / "plain"), trained(tmp_path / "callback", every=2)
     trained(tmp_path / "subclass", CancellationTrainer, CancellationConfig, record_tokens=2)
     assert all(torch.equal(value, recorded[name]) for name, value in plain.items())
-    assert rows == rows_recorded
+    assert rows == again
     ours, theirs = (Run(tmp_path / name) for name in ("subclass", "callback"))
     assert ours.token_steps() == theirs.token_steps() == [1, 2, 4]
     for step in ours.token_steps():
@@ -142,9 +122,7 @@ def test_what_reads_a_run_reads_a_plain_trainers_folder(tmp_path, capsys):
     trained(tmp_path, every=1)
     run = load_run(tmp_path)
     assert run.status()["state"] == "finished"
-    assert run.metrics()["step"].tolist() == [1, 2, 3, 4]
-    assert read_metrics(tmp_path)["reward"].notna().any()
-    assert TokenHeatmap(run).steps == [1, 2, 3, 4]
+    assert run.metrics()["step"].tolist() == TokenHeatmap(run).steps == [1, 2, 3, 4]
     monitor = RunMonitor(run)
     monitor.show_step(3)
     monitor.close()
@@ -155,12 +133,9 @@ def test_what_reads_a_run_reads_a_plain_trainers_folder(tmp_path, capsys):
 
 
 def test_a_record_that_cannot_be_is_a_sentence(tmp_path):
-    trainer = plain_trainer(tmp_path, [long])
-    with pytest.raises(ValueError, match="every=0 must be a number of optimizer steps"):
-        TokenRecord(trainer, 0)
-    ours = plain_trainer(tmp_path, [long], CancellationTrainer, CancellationConfig)
-    with pytest.raises(ValueError, match="set record_tokens=10 in its config"):
-        TokenRecord(ours)
-    trainer.is_deepspeed_enabled = True
-    with pytest.raises(ValueError, match="FSDP and DeepSpeed shard"):
-        TokenRecord(trainer)
+    trainer, sharded = plain_trainer(tmp_path, [long]), plain_trainer(tmp_path, [long])
+    ours, sharded.is_deepspeed_enabled = plain_trainer(tmp_path, [long], CancellationTrainer, CancellationConfig), True
+    cases = (trainer, 0, "every=0 must be"), (ours, 10, "set record_tokens in its"), (sharded, 10, "DeepSpeed shard")
+    for kind, every, says in cases:
+        with pytest.raises(ValueError, match=says):
+            TokenRecord(kind, every)

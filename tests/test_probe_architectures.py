@@ -32,8 +32,16 @@ ARCHITECTURES = {
     "phi": {"model_type": "phi", "tie_word_embeddings": False},  # its head has a bias
     "gemma2": {"model_type": "gemma2", "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 16},
     "granite": {"model_type": "granite", "logits_scaling": 4.0},
+    "bloom": {"model_type": "bloom", "n_layer": 2, "n_head": 2},  # with ALiBi, as the next
+    "mpt": {"model_type": "mpt", "d_model": 32, "n_heads": 2, "n_layers": 2, "max_seq_len": 64},
 }
 LLAMA = {"model_type": "llama", "tie_word_embeddings": False}
+ROTARY = {"rope_theta": 100.0, "factor": 4.0, "short_factor": [1.0] * 8, "long_factor": [3.0] * 8}
+LONG = {"model_type": "phi3", "original_max_position_embeddings": 16}
+VARYING = {
+    "dynamic": LLAMA | {"max_position_embeddings": 16, "rope_parameters": {"rope_type": "dynamic"} | ROTARY},
+    "longrope": LONG | {"rope_parameters": {"rope_type": "longrope"} | ROTARY},
+}
 WIDE = LLAMA | {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32}  # as 4 bits on a CPU need it
 MIXTURE = {"model_type": "olmoe", "num_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}
 ADAPTED = ("lora", "nf4 and lora")
@@ -42,7 +50,7 @@ ADAPTED = ("lora", "nf4 and lora")
 def tiny(name: str, dtype=torch.float64) -> Policy:
     """A small random model of the architecture, with the bundled policy's tokenizer."""
     tokenizer = load_policy("bundled").tokenizer
-    settings = SMALL | {"olmoe": MIXTURE, "llama": LLAMA, "llama, wide": WIDE, **ARCHITECTURES}[name]
+    settings = SMALL | {"olmoe": MIXTURE, "llama": LLAMA, "llama, wide": WIDE, **VARYING, **ARCHITECTURES}[name]
     ends = {f"{end}_token_id": getattr(tokenizer, f"{end}_token_id") for end in ("bos", "eos")}
     ends["pad_token_id"] = None  # else a padding token that was sampled gets no gradient where it is read
     config = AutoConfig.for_model(**settings, vocab_size=len(tokenizer), **ends)
@@ -228,3 +236,18 @@ def test_products_beside_a_routing_boundary_are_exact():
     expected = [float(sum((a * b).sum() for a, b in zip(own, other, strict=True))) for other in others]
     products = pairs.sort_values("other")["product"]
     np.testing.assert_allclose(products, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", VARYING)
+def test_rotary_embeddings_that_vary_with_the_batch_are_kept_from_it(name):
+    """Within the length up to which they stay the same they are scored right; beyond it they are refused."""
+    policy = tiny(name, torch.float32)
+    rollouts = sample_rollouts(policy, get_task("chain"), 3, 4, seed=1, max_new_tokens=6)
+    rows = [rollouts.select(torch.tensor([i])) for i in range(len(rollouts.rewards))]
+    alone = [sequence_logps(policy.model, *(getattr(row, field) for field in FIELDS))[0] for row in rows]
+    torch.testing.assert_close(rollouts.old_logps, torch.cat(alone), atol=1e-5, rtol=1e-4)
+    with pytest.raises(ValueError, match="changes its rotary embedding beyond 16 tokens"):
+        sample_rollouts(policy, get_task("chain"), 3, 4, seed=1, max_new_tokens=7)
+    longer = rollouts.completion_ids.repeat(1, 2)
+    with pytest.raises(ValueError, match="keep prompt and completion, here 22, within them"):
+        sequence_logps(policy.model, rollouts.prompt_ids, rollouts.prompt_mask, longer, torch.ones_like(longer))

@@ -27,8 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     args, more = parser.parse_known_args(argv)
     if more and not (getattr(args, "set", None) and all("=" in text and text[0] != "-" for text in more)):
         parser.error(f"unrecognized arguments: {' '.join(more)}")
-    if more:
-        args.set += more  # the second and further ones of `--set a=1 b=2`
+    getattr(args, "set", []).extend(more)  # the second and further ones of `--set a=1 b=2`
     try:
         return args.command(args)
     except KeyboardInterrupt:

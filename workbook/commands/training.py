@@ -63,9 +63,9 @@ def _runs(args) -> int:
 
 
 def _estimators(args) -> int:
-    from workbook.training.credit import estimators_text
+    from workbook.training.credit import estimators_text, trial_text
 
-    print(estimators_text())
+    print(estimators_text() if args.rule is None else trial_text(args.rule))
     return 0
 
 
@@ -120,6 +120,7 @@ def add_commands(commands) -> None:
     runs.set_defaults(command=_runs)
 
     estimators = commands.add_parser("estimators", help="what a run may take for an advantage, and how to write one")
+    estimators.add_argument("--try", dest="rule", metavar="RULE", help="give four made-up rollouts to own:credit.py:f")
     estimators.set_defaults(command=_estimators)
 
     attack = commands.add_parser("attack-reward", help="which of some hacks the reward of a config pays")

@@ -42,25 +42,15 @@ def private_copy(policy, weights: bool = True):
 
 
 def reading(policy):
-    """The policy for passes in eval mode: itself, or where it is in another mode a view of it with the same weights.
-
-    Rotary embeddings that depend on the longest sequence so far (dynamic, longrope) are a reason for a view, too.
-    """
-    switched = any(module.training or _varies_with_length(module) for module in policy.model.modules())
-    return private_copy(policy, weights=False) if switched else policy
+    """The policy for passes in eval mode: itself, or where it is in another mode a view of it with the same weights."""
+    training = any(module.training for module in policy.model.modules())
+    return private_copy(policy, weights=False) if training else policy
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[nn.Module]:
-    """Eval mode inside the block; afterwards every submodule is in the mode it was in.
-
-    Rotary embeddings that depend on the longest sequence so far (dynamic, longrope) forget those of the block. Of other
-    models in eval mode, as `load_policy` gives them, nothing is switched.
-    """
+    """Eval mode inside the block; afterwards every submodule is in the mode it was in."""
     training = [module for module in model.modules() if module.training]
-    rotary = [module for module in model.modules() if _varies_with_length(module)]
-    before = [(module, dict(vars(module)), {n: b.clone() for n, b in module._buffers.items()}) for module in rotary]
-    buffers = [dict(module._buffers) for module in rotary]
     try:
         if training:
             model.eval()
@@ -68,11 +58,6 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
     finally:
         for module in training:
             module.training = True
-        for (module, attributes, values), own in zip(before, buffers, strict=True):
-            vars(module).update(attributes)
-            module._buffers = own
-            for name, buffer in own.items():
-                buffer.data.copy_(values[name])
 
 
 @contextmanager
@@ -83,11 +68,24 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _varies_with_length(module: nn.Module) -> bool:
+def varies_with_length(module: nn.Module) -> bool:
     """Return whether a module is a rotary embedding whose frequencies transformers changes during a forward pass."""
     kinds = vars(module).get("rope_type")
     kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
     return any("dynamic" in kind or kind == "longrope" for kind in kinds if isinstance(kind, str))
+
+
+def check_length(model: nn.Module, lengths: Int[Tensor, " B"]) -> None:
+    """Raise ValueError for sequences so long that a rotary embedding changes its frequencies during a pass."""
+    for module in filter(varies_with_length, model.modules()):
+        kinds = module.config.rope_parameters
+        kinds = [kinds] if "rope_type" in kinds else kinds.values()
+        most = min(kind.get("original_max_position_embeddings") or module.original_max_seq_len for kind in kinds)
+        if (length := int(lengths.max())) > most:
+            raise ValueError(
+                f"{type(model).__name__} changes its rotary embedding beyond {most} tokens, so that a token's logits "
+                f"depend on the longest sequence of its batch: keep prompt and completion, here {length}, within them."
+            )
 
 
 # -- where it is computed ---------------------------------------------------------------------------------------------

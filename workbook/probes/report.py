@@ -70,8 +70,7 @@ class Report:
     text: count, up, down, net, total, cancelled.  shared: a row per class of SHARED: tokens, push, cancelled (shares).
     stopped: share of sum |advantage| by reason.  residual: of places in all rollouts of a group, and what equal weights
     would leave.  against: share of moved tokens that moved against their push.  lengths: mean tokens (words) by sign.
-    repeats: share of rollouts equal to another of their group.  metrics: as `read_metrics` has them.  unit: "token", or
-    "word" where the log has texts alone.
+    repeats: share of rollouts equal to another of their group.  metrics: as `read_metrics` has them.
     """
 
     counts: dict[str, int]
@@ -87,7 +86,6 @@ class Report:
     metrics: pd.DataFrame
     notes: list[str]
     missing: dict[str, str] = field(default_factory=dict)
-    unit: str = "token"
 
 
 def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) -> Report:
@@ -100,11 +98,8 @@ def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) ->
     source = table.attrs.get("source", {})
     grouped = source.get("groups") != "none" and rows.groupby(GROUP)["rollout"].nunique().max() > 1
     missing = {} if grouped else {"groups": "No two rollouts are known to be of one prompt; log a column group."}
-    unit, ids = (
-        "word" if source.get("tokens") == "words" else "token",
-        source.get("tokens") not in ("words", "cut anew"),
-    )
-    if not ids:
+    counted = "words" if source.get("tokens") == "words" else "tokens"
+    if not (ids := source.get("tokens") not in ("words", "cut anew")):
         missing["ids"] = NO_IDS
     for name in ("stopped", "logp_after"):
         if name not in rows:
@@ -125,7 +120,7 @@ def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) ->
     lengths = rows.groupby(ROLLOUT).agg(length=("position", "size"), a=("advantage", "sum")).query("a != 0")
     counts = (rows["step"].nunique(), len(units.drop_duplicates(GROUP)), len(units), len(rows))
     return Report(
-        counts=dict(zip(("steps", "groups", "rollouts", f"{unit}s"), counts, strict=True)),
+        counts=dict(zip(("steps", "groups", "rollouts", counted), counts, strict=True)),
         groups=groups,
         signal=_signal_share(groups) if grouped else Interval(np.nan, np.nan, np.nan),
         tokens=_pushed_tokens(rows) if ids else pd.DataFrame(),
@@ -138,7 +133,6 @@ def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) ->
         metrics=pd.DataFrame() if metrics is None else metrics,
         notes=[*source.get("notes", ()), *notes],
         missing=missing,
-        unit=unit,
     )
 
 
@@ -266,16 +260,9 @@ def report_warnings(report: Report) -> list[str]:
         "fell": 1 - last / first if first else 0.0,
         "few": float(0 < groups < MIN_GROUPS),
     }
-    words = {
-        "unit": report.unit,
-        "advice": advice,
-        "of": of,
-        "residual": residual,
-        "first": first,
-        "last": last,
-        "groups": groups,
-    }
-    words |= numbers | {"than": "longer" if longer > 0 else "shorter"}
+    words = {"advice": advice, "of": of, "residual": residual, "first": first, "last": last, "groups": groups}
+    words |= {"unit": "word" if "words" in report.counts else "token", "than": "longer" if longer > 0 else "shorter"}
+    words |= numbers
     sentences = dict(line.split(": ", 1) for line in WARNINGS.strip().splitlines())
     return [text.format(**words) for name, text in sentences.items() if numbers[name] >= BOUNDS[name]]
 
@@ -309,8 +296,8 @@ def report_text(report: Report) -> str:
         lines.append(f"No gradient reached {reasons} of all advantage.")
     if np.isfinite(report.against):
         lines.append(f"{report.against:.0%} of the pushed tokens that moved went against their own push.")
-    unit = f"{report.unit}s"
-    lengths = ", ".join(f"{length:.1f} {unit} with {sign} advantage" for sign, length in report.lengths.items())
+    units = "words" if "words" in report.counts else "tokens"
+    lengths = ", ".join(f"{length:.1f} {units} with {sign} advantage" for sign, length in report.lengths.items())
     lines += [f"Rollouts have on average {lengths}."] if lengths else []
     first, *more = report_warnings(report) or ["Nothing in this log asks for a change."]
     counts = ", ".join(f"{number:,} {name}" for name, number in report.counts.items())

@@ -34,13 +34,9 @@ WORDS = re.compile(r"\s*\w+|\s*[^\w\s]|\s+\Z")  # what stands for tokens where n
 
 
 def log_ids(completion_ids, log_extra=None, **_) -> list[float]:
-    """A reward function of nothing but 0, by which a plain GRPOTrainer writes each completion's token ids.
+    """A reward function of zeros, by which TRL's own trainer logs each completion's token ids for `read_rollouts`.
 
-        GRPOTrainer(..., reward_funcs=[yours, log_ids],
-                    args=GRPOConfig(..., log_completions=True, reward_weights=[1.0, 0.0]))
-
-    Its table of completions then has a column completion_ids, so that `read_rollouts` counts the tokens as trained,
-    the end of sequence included. Returns 0.0 for each completion.
+    GRPOConfig(log_completions=True, reward_weights=[1.0, 0.0], ...), GRPOTrainer(reward_funcs=[yours, log_ids], ...)
     """
     if log_extra is not None:
         log_extra("completion_ids", [[int(token) for token in ids] for ids in completion_ids])
@@ -81,7 +77,7 @@ def read_rollouts(path: str | Path, tokenizer=None, weights: dict[str, float] | 
             else:  # an array of rows, or wandb's table
                 rows = json.loads(file.read_text(encoding="utf-8"))
                 wandb = isinstance(rows, dict) and {"columns", "data"} <= {*rows}
-                rows = pd.DataFrame(rows["data"], columns=rows["columns"]) if wandb else pd.DataFrame(rows)
+                rows = pd.DataFrame(rows["data"] if wandb else rows, columns=rows["columns"] if wandb else None)
         except (ValueError, OSError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())[:200].rstrip(".")
             raise ValueError(f"{file.name} can't be read as {file.suffix.lstrip('.') or 'JSON'}: {reason}.") from None
@@ -119,9 +115,8 @@ def _named(file: Path, rows: pd.DataFrame, step: int) -> pd.DataFrame:
     for name in {"prompt", "completion"} & set(named):
         named[name] = named[name].map(_text)
     if "token_ids" in named:  # which a CSV holds as text
-        named["token_ids"] = named["token_ids"].map(
-            lambda ids: re.findall(r"\d+", ids) if isinstance(ids, str) else ids
-        )
+        ids = named["token_ids"]
+        named["token_ids"] = [re.findall(r"\d+", row) if isinstance(row, str) else row for row in ids]
     named.attrs["rewards"] = numbers
     return named if "step" in named else named.assign(step=step)
 
@@ -129,39 +124,30 @@ def _named(file: Path, rows: pd.DataFrame, step: int) -> pd.DataFrame:
 def _summed(rows: pd.DataFrame, names: list[str], weights: dict | None, path: Path) -> tuple[pd.DataFrame, list[str]]:
     """The rows with a reward, the weighted sum of their columns `names`, and a sentence on where the weights are from.
 
-    A column of zeros needs no weight. Weights that are not given are those by which the means that TRL logs add up to
-    the logged reward; where there are none, there is no reward.
+    A column of zeros needs no weight; without weights, given or logged, there is no reward.
     """
-    if unknown := [name for name in weights or {} if name not in names]:
-        raise ValueError(f"{unknown[0]!r} is no column of numbers in {path.name}; it has {', '.join(names) or 'none'}.")
-    if wrong := [name for name, weight in (weights or {}).items() if type(weight) not in (int, float)]:
-        raise ValueError(f"The weight of {wrong[0]} is {weights[wrong[0]]!r}; it must be a number.")
-    names, origin = [*weights] if weights else [name for name in names if (rows[name].fillna(0) != 0).any()], "given"
-    if not weights:
-        weights, origin = dict.fromkeys(names, 1.0), ""
-        if len(names) > 1:
-            weights, origin = _logged_weights(read_metrics(path), names), "read from the logged means"
-    if weights is None:
+    if wrong := [name for name, w in (weights or {}).items() if name not in names or type(w) not in (int, float)]:
+        raise ValueError(f"The weight of {wrong[0]} must be a number, and it one of {', '.join(names)}.")
+    origin = "given" if weights else "read from the logged means"
+    names = [*weights] if weights else [name for name in names if (rows[name].fillna(0) != 0).any()]
+    if (weights := weights or _logged_weights(path, names)) is None:
         asked = f"several rewards ({', '.join(names)}) and not their weights: give --weights {names[0]}=1 {names[1]}=1"
         if "advantage" not in rows:
             raise ValueError(f"{path.name} has no advantage, and {asked}, say.")
         return rows, [f"The log has {asked}, say, to read the rewards too."]
-    if not names:
-        return rows.assign(reward=0.0), []
     terms = " + ".join(f"{weight:.4g} {name}" for name, weight in weights.items())
-    notes = [f"The reward is {terms}; the weights are {origin}."] if origin else []
-    return rows.assign(reward=sum(weight * rows[name].fillna(0.0) for name, weight in weights.items())), notes
+    notes = [f"The reward is {terms}; the weights are {origin}."] * (len(names) > 1)
+    return rows.assign(reward=sum((weight * rows[name].fillna(0.0) for name, weight in weights.items()), 0.0)), notes
 
 
-def _logged_weights(metrics: pd.DataFrame, names: list[str]) -> dict[str, float] | None:
-    """The weights by which the logged means of the rewards add up to the logged reward, in more steps than weights."""
-    columns = ["reward", *(f"rewards/{name}/mean" for name in names)]
-    if not {*columns} <= {*metrics}:
-        return None
+def _logged_weights(path: Path, names: list[str]) -> dict[str, float] | None:
+    """The weights by which the rewards' means that TRL logs add up to the logged reward, in more steps than weights."""
+    metrics, columns = read_metrics(path), ["reward", *(f"rewards/{name}/mean" for name in names)]
+    if len(names) < 2 or not {*columns} <= {*metrics}:
+        return dict.fromkeys(names, 1.0) if len(names) < 2 else None
     logged = metrics[columns].dropna().to_numpy(float)
-    sums, means = logged[:, 0], logged[:, 1:]
-    weights, _, rank, _ = np.linalg.lstsq(means, sums, rcond=1e-6)
-    exact = rank == len(names) < len(sums) and np.allclose(means @ weights, sums, rtol=1e-4, atol=1e-6)
+    weights, _, rank, _ = np.linalg.lstsq(logged[:, 1:], logged[:, 0], rcond=1e-6)
+    exact = rank == len(names) < len(logged) and np.allclose(logged[:, 1:] @ weights, logged[:, 0], rtol=1e-4)
     return dict(zip(names, weights.tolist(), strict=True)) if exact else None
 
 
@@ -192,7 +178,7 @@ def _cut(rows: pd.DataFrame, tokenizer, notes: list[str]) -> pd.DataFrame:
                 ids = tokenizer(row["completion"], add_special_tokens=False)["input_ids"]
             strings = WORDS.findall(row["completion"]) if ids is None else [str(token) for token in ids]
             if ids is not None and tokenizer is not None:
-                strings = tokenizer.batch_decode([[int(token)] for token in ids])
+                strings = tokenizer.batch_decode([[int(token)] for token in ids])[: len(ids)]  # of none it makes one
             tokens.append(strings)
             columns.append(
                 {"step": row["step"], "group": group, "rollout": rollout, "prompt": row.get("prompt", ""), "ids": ids}

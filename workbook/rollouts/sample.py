@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from workbook.policies.models import evaluating, padding_error, seeded
+from workbook.policies.models import check_length, evaluating, padding_error, seeded
 from workbook.rollouts.scoring import (
     pad_rows,
     padded_batches,
@@ -90,6 +90,7 @@ def generate(
     unless the model `is_small`, whose sampling knows them.
     """
     model, ends = policy.model, end_tokens(policy)
+    check_length(model, prompt_mask.sum(1) + config.max_new_tokens)
     if padding_error(model) > 1:  # nor is RWKV's state, carried from token to token, that of a whole pass
         config.use_cache = False
     # An object of its own around the same layers, which may hold our config: generate() fills in from the model's own

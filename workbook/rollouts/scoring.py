@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbook.policies.models import padding_error
+from workbook.policies.models import check_length, padding_error, varies_with_length
 
 BYTES_AT_ONCE, SHARE_OF_FREE = 2**31, 0.25  # that one pass may take, and of what is free on the device
 ROWS_AT_ONCE = {"cpu": 64, "cuda": 512}  # of small models, where more rows in a pass gain nothing
@@ -44,7 +44,7 @@ def sequence_logps(
     Only completion positions pass the output head, batch_size rows at a time (None: as many as `rows_at_once` says).
     Gradients flow if enabled; the model's mode is the caller's choice.
 
-    Raises ValueError for a prompt without tokens, and for a completion_mask with a hole in it.
+    Raises ValueError for a prompt without tokens, for a completion_mask with a hole in it, and by `check_length`.
     """
     if not prompt_mask.bool().any(dim=1).all():
         raise ValueError("prompt_mask has a row without tokens: each prompt needs at least one.")
@@ -75,6 +75,8 @@ def completion_logits(
 ) -> Float[Tensor, "B T V"]:
     """Logits of the context of each completion token, by one pass over left-padded prompts from column `start` on."""
     length, mask = completion_ids.shape[1], torch.cat([prompt_mask, completion_mask], dim=1).long()[:, start:]
+    if isinstance(call, nn.Module):
+        check_length(call, mask.sum(1))
     output = call(
         input_ids=torch.cat([prompt_ids, completion_ids], dim=1)[:, start:],
         attention_mask=mask,
@@ -140,7 +142,7 @@ def packable(model: nn.Module) -> bool:
     config = model.config.get_text_config()
     masked = config._attn_implementation in ("sdpa", "eager")  # those that take a mask of numbers
     full = set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
-    return masked and full and config.model_type in PACKABLE
+    return masked and full and config.model_type in PACKABLE and not any(map(varies_with_length, model.modules()))
 
 
 def _places(prompt_ids: Tensor, prompt_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

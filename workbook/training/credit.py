@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from workbook.places import file_hash
 from workbook.policies.load import Policy
-from workbook.rollouts.credit import credit_batch
+from workbook.rollouts.credit import OutputStates, credit_batch
 from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.scoring import pad_rows
 from workbook.tasks.task import Task, error_line, load_function
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS
@@ -239,3 +240,30 @@ def estimators_text() -> str:
         lines.append(f"{rule.name}: per {unit}, {rule.changes}{asks} [{rule.paper}, {rule.exact}]")
     own = "One of your own, advantage_estimator: own:credit.py:my_rule, see help(workbook.theory.CreditBatch)."
     return "\n".join([*lines, own])
+
+
+def made_up_batch() -> CreditBatch:
+    """Two prompts of two rollouts with all that a rule may ask for but known credit, drawn at random: no policy's."""
+    draws = torch.Generator().manual_seed(0)
+    texts = ["so it is 4 .", "so it is 5 .", "that makes 7", "it is 7 ."]
+    words = sorted(set(" ".join(texts).split()))
+    ids, mask = pad_rows([[words.index(word) for word in text.split()] for text in texts], 0, "right")
+    sizes = (int(mask.sum()), 4), (int(mask.sum()), len(words)), ids.shape, ids.shape, ids.shape
+    hidden, logits, old, now, entropies = (torch.rand(size, generator=draws) for size in sizes)
+    known = {"old_logps": -old, "logps": -now, "entropies": entropies, "tokens": [text.split() for text in texts]}
+    known |= {"states": OutputStates(hidden, logits, ids[mask.bool()])}
+    known |= {"prompts": ["2 + 2 ="] * 2 + ["3 + 4 ="] * 2, "answers": ["4", "5", "7", "7"]}
+    known |= {"continuation": lambda rows, prefixes: (torch.rand(len(rows), generator=draws).round(), len(rows))}
+    return CreditBatch(torch.tensor([1.0, 0, 1, 1]), torch.tensor([0, 0, 1, 1]), ids, mask, generator=draws, **known)
+
+
+def trial_text(estimator: str) -> str:
+    """What an estimator or a credit rule gives the rollouts of `made_up_batch`, a line each, or its ValueError."""
+    batch, call = made_up_batch(), credit_call(estimator)
+    given = batch.group_advantages(estimator) if call is None else call(batch)
+    rows = (given if given.ndim == 2 else given[:, None].expand(batch.mask.shape)).tolist()
+    lines = ["Made-up rollouts, whose log-probabilities, entropies, states and continuations are random numbers:"]
+    for prompt, reward, tokens, row in zip(batch.prompts, batch.rewards.tolist(), batch.tokens, rows, strict=True):
+        words = "  ".join(f"{token} {value:+.3f}" for token, value in zip(tokens, row, strict=False))
+        lines.append(f"{prompt}  reward {reward:g}:  {words}")
+    return "\n".join(lines)

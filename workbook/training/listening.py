@@ -1,20 +1,15 @@
 """A token record of a trainer that is not ours: TRL's GRPOTrainer, or anybody's subclass of it.
 
-    trainer = GRPOTrainer(...)
     trainer.add_callback(TokenRecord(trainer, every=10))
 
-A TrainerCallback sees neither batches nor losses, so the record stands before four methods of this one trainer. Each is
-called once with what it would have been called with, and returns what it returned; what it computed is read on the way,
-so that the trained weights stay what they are, bit for bit. The output folder then holds what a run's does: tokens/,
-metrics.jsonl and status.json, so that `report`, `TokenHeatmap(load_run(folder))` and `RunMonitor(load_run(folder))`
-read it. What changes training (batching, group_transform, credit rules), and measure_cancellation, which splits the
-gradient of each micro-batch, need CancellationTrainer.
+A TrainerCallback sees neither batches nor losses, so the record stands before four methods of this one trainer: each is
+called once, with what it would have been called with, and what it computed is read on the way. The output folder then
+holds what a run's does, and Stop works. What changes training, and measure_cancellation, need CancellationTrainer.
 """
 
 from __future__ import annotations
 
 import json
-import time
 import warnings
 from functools import partial
 
@@ -22,24 +17,24 @@ from transformers import TrainerCallback
 
 from workbook.training.files import is_main, read_metrics, write_text
 from workbook.training.meter import by_token, reward_columns, token_pushes, unpenalized
+from workbook.training.resumable import Recorder
 from workbook.training.runs import Run, set_status
 
 
 class Listener(TrainerCallback):
-    """Hands the micro-batches of a plain GRPOTrainer to its TokenRecord, and keeps the folder's metrics and status.
-
-    Raises ValueError where weights are sharded.
-    """
+    """Hands the micro-batches of a plain GRPOTrainer to its TokenRecord, and keeps the folder's metrics and status."""
 
     def __init__(self, trainer, record):
+        if hasattr(trainer.args, "record_tokens"):
+            raise ValueError("A CancellationTrainer records by itself: set record_tokens in its config.")
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             raise ValueError("TokenRecord scores rollouts with whole weights, which FSDP and DeepSpeed shard.")
         self.trainer, self.record, self.run = trainer, record, Run(trainer.args.output_dir)
-        self.metrics, self.rewards = self.run.folder / "metrics.jsonl", None
-        self.inputs = self.scored = None  # of the micro-batch whose loss is computed
-        for name in ("calculate_rewards", "generate_and_score_completions", "compute_loss"):
-            setattr(trainer, f"_{name}", partial(getattr(self, name), getattr(trainer, f"_{name}")))
-        trainer._get_per_token_logps_and_entropies = partial(self.score, trainer._get_per_token_logps_and_entropies)
+        self.rewards = self.inputs = self.scored = None  # of the batch, and of the micro-batch whose loss is computed
+        trainer.add_callback(Recorder(self.run, trainer, None))
+        for name in ("calculate_rewards", "generate_and_score_completions", "score", "compute_loss"):
+            own = "_get_per_token_logps_and_entropies" if name == "score" else f"_{name}"
+            setattr(trainer, own, partial(getattr(self, name), getattr(trainer, own)))
 
     def calculate_rewards(self, method, *args, **kwargs):
         self.rewards = method(*args, **kwargs)
@@ -76,19 +71,12 @@ class Listener(TrainerCallback):
         finally:
             self.inputs = self.scored = None
 
-    # -- the folder, as a run keeps it
-
     def on_train_begin(self, args, state, control, **kwargs):
-        if is_main():  # what it logged before it was resumed
-            rows = [row for row in read_metrics(self.metrics) if row["step"] <= state.global_step]
-            write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+        if is_main():  # what was logged before training was resumed
+            rows = [row for row in read_metrics(self.run.folder / "metrics.jsonl") if row["step"] <= state.global_step]
+            write_text(self.run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+            (self.run.folder / "stop").unlink(missing_ok=True)
         set_status(self.run, "running", "Training.", total=state.max_steps)
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, int | float)}
-        if is_main() and numbers and "train_runtime" not in numbers:
-            with open(self.metrics, "a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": state.global_step, "time": time.time()} | numbers) + "\n")
 
     def on_train_end(self, args, state, control, **kwargs):
         set_status(self.run, "finished", f"Trained for {state.global_step} steps.", total=state.max_steps)

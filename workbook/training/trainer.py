@@ -105,8 +105,7 @@ class CancellationTrainer(GRPOTrainer):
             self.vllm_generation.sync_weights = keeping_base(self.model, self.vllm_generation.sync_weights)
         self._rewards_per_func = None  # of the latest generation batch, all processes
         self._loss_inputs = None  # the batch whose loss is being computed, as TRL is to read it
-        self._logps = None  # its log-probabilities, with their graph
-        self._scored = None  # the call that gave them, and all that it gave
+        self._scored = None  # the call that gave its log-probabilities, with their graph, and all that it gave
         self._credit = None  # its advantages (B,) or (B, T), before any reweighting
         self._rule_credit = TrainerCredit(self, self.credit_rule) if self.credit_rule else None
         self._meter = CancellationMeter(self) if args.measure_cancellation else None
@@ -234,7 +233,7 @@ class CancellationTrainer(GRPOTrainer):
                 self._measure(loss, model, inputs)
             return loss
         finally:
-            self._loss_inputs = self._logps = self._scored = self._credit = None
+            self._loss_inputs = self._scored = self._credit = None
             self.importance_sampling_level = level
 
     def _measure(self, loss: torch.Tensor, model, inputs: dict) -> None:
@@ -242,12 +241,13 @@ class CancellationTrainer(GRPOTrainer):
         recorded, logged = self._record and self._record.due, self._meter or reweights(self.args, self.credit_rule)
         if not (recorded or logged):
             return
+        call, outputs = self._scored
         if self.beta:
-            loss = unpenalized(GRPOTrainer._compute_loss, self, model, self._loss_inputs, self._scored[1])
-        pushes = token_pushes(loss, self._logps)
+            loss = unpenalized(GRPOTrainer._compute_loss, self, model, self._loss_inputs, outputs)
+        pushes = token_pushes(loss, outputs[0])
         advantages = by_token(self._credit).expand_as(pushes)
         if recorded:
-            self._record.add(inputs, *self._scored, pushes, advantages)
+            self._record.add(inputs, call, outputs, pushes, advantages)
         if not logged:
             return
         group_ids, active = inputs["group_id"], loss_mask(inputs).bool()
@@ -257,7 +257,7 @@ class CancellationTrainer(GRPOTrainer):
         shared = pushing & shared_places(inputs["completion_ids"], active, group_ids)
         self._log_cancellation("shared_residual", mean_residual(pushes, group_ids, shared))
         if self._meter:
-            self._meter.add(model, self._logps, pushes, advantages)
+            self._meter.add(model, outputs[0], pushes, advantages)
 
     def _get_per_token_logps_and_entropies(
         self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **kwargs
@@ -268,7 +268,6 @@ class CancellationTrainer(GRPOTrainer):
         score = super()._get_per_token_logps_and_entropies if plain else self._trimmed
         outputs = score(model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **kwargs)
         if self._loss_inputs is not None:
-            self._logps = outputs[0]
             self._scored = ((input_ids, attention_mask, logits_to_keep), kwargs), outputs
             if self.credit_rule and self.credit_rule.each_step:
                 micro_batch = self._step % self.args.gradient_accumulation_steps + 1
