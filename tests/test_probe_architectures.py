@@ -37,11 +37,9 @@ ARCHITECTURES = {
 }
 LLAMA = {"model_type": "llama", "tie_word_embeddings": False}
 ROTARY = {"rope_theta": 100.0, "factor": 4.0, "short_factor": [1.0] * 8, "long_factor": [3.0] * 8}
-LONG = {"model_type": "phi3", "original_max_position_embeddings": 16}
-VARYING = {
-    "dynamic": LLAMA | {"max_position_embeddings": 16, "rope_parameters": {"rope_type": "dynamic"} | ROTARY},
-    "longrope": LONG | {"rope_parameters": {"rope_type": "longrope"} | ROTARY},
-}
+BASES = {"dynamic": LLAMA | {"max_position_embeddings": 16}}
+BASES |= {"longrope": {"model_type": "phi3", "original_max_position_embeddings": 16}}
+VARYING = {kind: base | {"rope_parameters": ROTARY | {"rope_type": kind}} for kind, base in BASES.items()}
 WIDE = LLAMA | {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32}  # as 4 bits on a CPU need it
 MIXTURE = {"model_type": "olmoe", "num_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}
 ADAPTED = ("lora", "nf4 and lora")

@@ -7,8 +7,6 @@ from workbook.probes import report_findings, report_text, report_warnings
 from workbook.probes.report import SHARED
 from workbook.rollouts import read_rollouts
 
-METRICS = pd.DataFrame({"entropy": [1.0, 0.2]})
-
 
 def log(folder, rows, name="log.jsonl"):
     frame = pd.DataFrame(rows)
@@ -41,17 +39,16 @@ def test_logs_of_every_form_are_one_table(tmp_path, name):
 
 
 def test_a_csv_of_texts_is_cut_into_words(tmp_path):
-    rows = [{key: row[key] for key in ("prompt", "completion", "reward")} for row in ROWS]
-    table = read_rollouts(log(tmp_path, rows, "log.csv"))
-    assert table["token"].tolist()[:3] == ["it", " is", " 4"]
-    assert table.attrs["source"]["tokens"] == "words"
+    texts = pd.DataFrame(ROWS).drop(columns="completion_ids")
+    table = read_rollouts(log(tmp_path, texts, "log.csv"))
+    assert (table.attrs["source"]["tokens"], *table["token"][:3]) == ("words", "it", " is", " 4")
 
 
 def test_a_folder_of_verls_dump_is_read_step_by_step(tmp_path):
+    names = {"prompt": "input", "completion": "output", "reward": "score"}
     for step in (10, 1, 2):
-        names = {"prompt": "input", "completion": "output", "reward": "score"}
-        rows = [{names[k]: row[k] for k in names} | {"gts": "4", "acc": 1.0} for row in ROWS]
-        log(tmp_path, [row | {"output": row["output"] + " ok" * step} for row in rows], f"{step}.jsonl")
+        rows = pd.DataFrame(ROWS).drop(columns="completion_ids").rename(columns=names).assign(acc=1.0)
+        log(tmp_path, rows.assign(output=rows["output"] + " ok" * step), f"{step}.jsonl")
     table = read_rollouts(tmp_path)
     assert table["step"].unique().tolist() == [1, 2, 10]
     assert table.groupby(["step", "group"])["rollout"].nunique().tolist() == [2] * 6
@@ -116,7 +113,7 @@ def broken(table, rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_first_line_is_the_one_thing_to_do(rule):
-    report = report_findings(broken(healthy(), rule), METRICS if rule == "fell" else None)
+    report = report_findings(broken(healthy(), rule), pd.DataFrame({"entropy": [1.0, 0.2] * (rule == "fell")}))
     assert report_text(report).startswith(RULES[rule][-1])
     assert len(report_warnings(report)) == (rule != "none")
 

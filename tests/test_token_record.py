@@ -47,9 +47,8 @@ class Watched(CancellationTrainer):
             loss = super()._compute_loss(model, inputs)
         finally:
             self.use_vllm = False
-        pushing, beta = loss, self.beta
+        pushing, beta, self.beta = loss, self.beta, 0.0
         if beta:  # the policy's part alone, from a forward pass of its own
-            self.beta = 0.0
             pushing, self.beta = GRPOTrainer._compute_loss(self, model, inputs), beta
         (slopes,) = torch.autograd.grad(pushing, self.outputs[0], retain_graph=True)
         logps, entropies = (values.detach() for values in self.outputs[:2])
