@@ -24,7 +24,7 @@ BUDGET = {
     "policies": 1_295,
     "rollouts": 1_384,
     "probes": 3_281,
-    "training": 4_047,
+    "training": 4_060,
     "views": 3_300,
     "studies": 1_114,
     "claims": 720,
@@ -35,7 +35,7 @@ BUDGET = {
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 31_857, 950, 18_000, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 31_870, 950, 18_000, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
