@@ -132,7 +132,7 @@ def test_what_reads_a_run_reads_a_plain_trainers_folder(tmp_path, capsys):
 def test_a_record_that_cannot_be_is_a_sentence(tmp_path):
     trainer, sharded = plain_trainer(tmp_path, [long]), plain_trainer(tmp_path, [long])
     ours, sharded.is_deepspeed_enabled = plain_trainer(tmp_path, [long], CancellationTrainer, CancellationConfig), True
-    cases = (trainer, 0, "every=0 must be"), (ours, 10, "set record_tokens in its"), (sharded, 10, "DeepSpeed shard")
+    cases = (trainer, 0, "every=0 must be"), (ours, 10, "set record_tokens=10 in"), (sharded, 10, "DeepSpeed shard")
     for kind, every, says in cases:
         with pytest.raises(ValueError, match=says):
             TokenRecord(kind, every)

@@ -13,23 +13,29 @@ import json
 import warnings
 from functools import partial
 
-from transformers import TrainerCallback
-
 from workbook.training.files import is_main, read_metrics, write_text
 from workbook.training.meter import by_token, reward_columns, token_pushes, unpenalized
 from workbook.training.resumable import Recorder
 from workbook.training.runs import Run, set_status
+from workbook.training.token_record import StepRecord
 
 
-class Listener(TrainerCallback):
-    """Hands the micro-batches of a plain GRPOTrainer to its TokenRecord, and keeps the folder's metrics and status."""
+class TokenRecord(StepRecord):
+    """A callback that hands each recorded micro-batch of a plain GRPOTrainer to a record, and keeps a run's folder.
 
-    def __init__(self, trainer, record):
+    every: optimizer steps between two token tables.  Raises ValueError for an `every` below 1, a CancellationTrainer,
+    which records by itself, and for sharded weights.
+    """
+
+    def __init__(self, trainer, every: int = 10):
+        if type(every) is not int or every < 1:
+            raise ValueError(f"every={every!r} must be a number of optimizer steps, at least 1.")
         if hasattr(trainer.args, "record_tokens"):
-            raise ValueError("A CancellationTrainer records by itself: set record_tokens in its config.")
+            raise ValueError(f"A CancellationTrainer records by itself: set record_tokens={every} in its config.")
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             raise ValueError("TokenRecord scores rollouts with whole weights, which FSDP and DeepSpeed shard.")
-        self.trainer, self.record, self.run = trainer, record, Run(trainer.args.output_dir)
+        super().__init__(trainer, every)
+        self.run = Run(trainer.args.output_dir)
         self.rewards = self.inputs = self.scored = None  # of the batch, and of the micro-batch whose loss is computed
         trainer.add_callback(Recorder(self.run, trainer, None))
         for name in ("calculate_rewards", "generate_and_score_completions", "score", "compute_loss"):
@@ -55,7 +61,7 @@ class Listener(TrainerCallback):
         return outputs
 
     def compute_loss(self, method, model, inputs):
-        if not (self.trainer.model.training and self.record.due):
+        if not (self.trainer.model.training and self.due):
             return method(model, inputs)
         self.inputs = inputs
         try:
@@ -66,12 +72,13 @@ class Listener(TrainerCallback):
                 call, outputs = self.scored
                 own = (type(self.trainer)._compute_loss, self.trainer, model, inputs, outputs)
                 pushes = token_pushes(unpenalized(*own) if self.trainer.beta else loss, outputs[0])
-                self.record.add(inputs, call, outputs, pushes, by_token(inputs["advantages"]).expand_as(pushes))
+                self.add(inputs, call, outputs, pushes, by_token(inputs["advantages"]).expand_as(pushes))
             return loss
         finally:
             self.inputs = self.scored = None
 
     def on_train_begin(self, args, state, control, **kwargs):
+        super().on_train_begin(args, state, control, **kwargs)
         if is_main():  # what was logged before training was resumed
             rows = [row for row in read_metrics(self.run.folder / "metrics.jsonl") if row["step"] <= state.global_step]
             write_text(self.run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -79,4 +86,5 @@ class Listener(TrainerCallback):
         set_status(self.run, "running", "Training.", total=state.max_steps)
 
     def on_train_end(self, args, state, control, **kwargs):
+        super().on_train_end(args, state, control, **kwargs)
         set_status(self.run, "finished", f"Trained for {state.global_step} steps.", total=state.max_steps)

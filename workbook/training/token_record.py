@@ -1,4 +1,4 @@
-"""TokenRecord: what an optimizer step did to each token that it trained on, kept every so many steps.
+"""StepRecord: what an optimizer step did to each token that it trained on, kept every so many steps.
 
 A token's push is read from the loss's own graph (`training.meter`), so that it is exact for every loss type, bound,
 mask, correction and transform. After the step the same rollouts are scored once more, by the same call, without
@@ -50,23 +50,15 @@ class Part:
     batch: int  # number of its generation batch
 
 
-class TokenRecord(TrainerCallback):
+class StepRecord(TrainerCallback):
     """Writes a token table of every so many optimizer steps, and of the first, to output_dir/tokens.
 
-    It holds a step's micro-batches until the step is done. A CancellationTrainer has its own (`record_tokens`); any
-    other GRPOTrainer takes one as a callback: `trainer.add_callback(TokenRecord(trainer, every=10))`, see
-    `training.listening`. ValueError for an `every` below 1, a CancellationTrainer, and sharded weights.
+    It holds a step's micro-batches until the step is done. `training.listening` has one for trainers that are not ours.
     """
 
-    def __init__(self, trainer, every: int = 10, listen: bool = True):
+    def __init__(self, trainer, every: int):
         self.trainer, self.parts, self.training, self.rate, self.every = trainer, [], False, 0.0, every
         self.folder = Path(trainer.args.output_dir) / FOLDER
-        if listen:
-            from workbook.training.listening import Listener
-
-            if type(every) is not int or every < 1:
-                raise ValueError(f"every={every!r} must be a number of optimizer steps, at least 1.")
-            trainer.add_callback(Listener(trainer, self))
 
     @property
     def due(self) -> bool:

@@ -58,7 +58,7 @@ from workbook.training.meter import (
     token_pushes,
     unpenalized,
 )
-from workbook.training.token_record import TokenRecord
+from workbook.training.token_record import StepRecord
 
 # Batch columns that are padded on the left; needed only to exchange rollouts between processes.
 LEFT_PADDED = ("prompt_ids", "prompt_mask")
@@ -109,7 +109,7 @@ class CancellationTrainer(GRPOTrainer):
         self._credit = None  # its advantages (B,) or (B, T), before any reweighting
         self._rule_credit = TrainerCredit(self, self.credit_rule) if self.credit_rule else None
         self._meter = CancellationMeter(self) if args.measure_cancellation else None
-        self._record = TokenRecord(self, args.record_tokens, listen=False) if args.record_tokens else None
+        self._record = StepRecord(self, args.record_tokens) if args.record_tokens else None
         for measure in filter(None, (self._meter, self._record)):
             self.add_callback(measure)
 
