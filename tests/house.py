@@ -19,23 +19,23 @@ ROOT = Path(__file__).resolve().parents[1]
 Definition = tuple[str, str]  # module, name
 # Lines of Python that a folder may have: whoever needs more takes something out. All topics share one.
 BUDGET = {
-    "theory": 2_017,
+    "theory": 2_028,
     "tasks": 2_116,
     "policies": 1_295,
     "rollouts": 1_384,
     "probes": 3_281,
     "training": 4_060,
     "views": 3_300,
-    "studies": 1_114,
+    "studies": 1_116,
     "claims": 720,
     "book": 920,
     "commands": 373,
     "root": 649,
-    "topics": 10_746,
+    "topics": 11_084,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 31_870, 950, 18_000, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 32_254, 950, 18_232, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

@@ -123,6 +123,8 @@ def test_every_registered_row_is_measured_as_the_audit_does(folder):
     every, seen, measured = {}, set(), claims.MEASURES | question_claims.MEASURES
     for place, measures in ((place, measured[place]) for place in measured if place != "arena"):  # tests/test_arena.py
         study_name = place.partition("@")[0]
+        if study_name not in ("worlds", "worlds_300"):  # the others' tables are no part of this folder
+            continue
         registered = read_registration(study_name)
         every |= registered.outcomes
         for key, number in measures.items():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from audit.reckoning import WORLDS, Missing, Units, at, each, interval, logs, one
 
@@ -616,6 +617,81 @@ for name, own_twin in (("length", True), ("scaling", False), ("clip", True), ("s
     CHANGED |= {f"Q4 tax, {name}": end_ratio("tax", name, twin), f"Q4 twin, {name}": off_gradient(twin)}
     CHANGED[f"Q4 plain tax, {name}"] = end_ratio("tax", name, "dr_grpo")
 
+# --- worlds_probes: what a batch says of itself against the exact share of signal, by rank; worlds_neighbours
+def share_of(parts, size=16, prefix=""):
+    """Share of signal by so many parts of each reading of so many batches; 0 where nothing is pushed."""
+    def read(rows):
+        sums = rows.assign(reading=rows["draw"] // size).groupby(["seed", "batch", "reading"]).sum(numeric_only=True)
+        whole, own = sums[f"{prefix}whole2"], sums[prefix + {2: "halves2", 4: "quarters2", 8: "prompts2"}[parts]]
+        return ((1 - own / whole) / (1 - 1 / parts)).where(whole > 0, 0.0)
+    return read
+
+def probe_and_truth(units, read):
+    """A row per world and checkpoint: probe, truth."""
+    parts = {}
+    for k, world in units.worlds.items():
+        squares = world.table("truth").groupby("batch")[["mean2", "total2"]].sum()
+        probe = read(world.table("readings")).groupby("batch").mean()
+        parts[k] = pd.DataFrame({"probe": probe, "truth": squares["mean2"] / squares["total2"]})
+    if not parts:
+        raise Missing
+    return pd.concat(parts, names=["world"])
+
+def rank(table):
+    return stats.spearmanr(table["probe"], table["truth"]).statistic
+
+def ranks(read):
+    def number(units):
+        table = probe_and_truth(units, read)
+        worlds, whole = table.index.unique("world"), rank(table)
+        n = len(worlds)
+        return pd.Series({k: n * whole - (n - 1) * rank(table.drop(k, level="world")) for k in worlds})
+    return number
+
+def ranks_within(size):
+    def number(world):
+        probe = share_of(8, size)(world.table("readings")).rename("probe").reset_index()
+        truth = world.table("truth").assign(truth=lambda t: t["mean2"] / t["total2"])
+        return rank(probe.merge(truth[["seed", "batch", "truth"]]))
+    return lambda units: pd.Series({k: number(world) for k, world in units.worlds.items()}, dtype=float)
+
+def overstated(units):
+    means = probe_and_truth(units, share_of(8)).groupby("world").mean()
+    return logs(np.log(means["probe"]) - np.log(means["truth"]))
+
+def own_share(prefix=""):
+    return lambda u: share_of(8, prefix=prefix)(u.table("readings")).groupby("seed").mean()
+
+def column(name):
+    return lambda rows: rows.groupby(["seed", "batch"])[name].mean()
+
+OWN_PROBES = {"Q5": ranks(share_of(8)), "Q5 halves": ranks(share_of(2)), "Q5 quarters": ranks(share_of(4))}
+OWN_PROBES |= {f"Q5 {name}": ranks(column(name)) for name in ("mixed", "spread", "follows", "reset gap", "value gap")}
+OWN_PROBES |= {"Q5 one run": ranks_within(8), "Q5 one batch": ranks_within(1), "Q5 overstated": overstated}
+OWN_PROBES |= {"Q5 plain": own_share(), "Q5 permuted": own_share("permuted_")}
+
+def of_entropy(part, whole, top, of_top):
+    def number(rows):
+        high = rows[rows["fifth"] == 4]
+        return (high if top else rows)[part].sum() / (high if of_top else rows)[whole].sum()
+    return lambda u: each(u.table("entropy"), number)
+
+def sign_right(third):
+    return lambda u: one(u.table("signs"), "right", third=third)
+
+def fallen(rows):
+    rows = rows.sort_values("batch")["logp_right"]
+    return rows.iloc[-1] - rows.iloc[0]
+
+NEIGHBOURS = {
+    "N1": of_entropy("credit2", "credit2", True, False), "N1 idle": of_entropy("idle", "tokens", True, True),
+    "N1 exceeds": of_entropy("exceeding2", "credit2", False, False),
+    "N2": lambda u: sign_right(2)(u) - sign_right(0)(u), "N2 early": sign_right(0),
+    "N3": lambda u: one(u.table("rare"), "credit", rare=True) - one(u.table("rare"), "credit", rare=False),
+    "N4": lambda u: each(u.table("runs"), fallen),
+    "N4 plain": lambda u: each(at(Units("worlds", u.scale, 10, u.results).table("runs"), arm="dr_grpo"), fallen),
+}
+
 DEFINITIONS = {
     "arena": ARENA, "batch_composition": BATCHES, "cancelled": CANCELLED, "confidence": CONFIDENCE, "dose": DOSE,
     "dose_alphabets": ALPHABETS,
@@ -623,4 +699,5 @@ DEFINITIONS = {
     "dose_dials": DIALS, "mass": MASS, "recovered": RECOVERED, "recovered_dials": RECOVERED_DIALS,
     "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
     "worlds": WORLD_ROWS, "worlds_300": LASTING, "worlds_groups": SIZES, "worlds_defaults": CHANGED,
+    "worlds_probes": OWN_PROBES, "worlds_neighbours": NEIGHBOURS,
 }
