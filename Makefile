@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Tests that start processes, browsers or whole chapters, train run after run, or measure a study.
 LONG   := browser test_arena.py test_bundled.py test_chapters.py test_claims.py test_commands.py test_confidence_study.py test_coupling_topic.py \
-          test_diagnosis.py test_distributed.py test_hidden_credit.py test_interrupts.py test_laboratory.py test_loop.py test_loss_types.py test_memory.py \
+          test_diagnosis.py test_distributed.py test_examples.py test_hidden_credit.py test_interrupts.py test_laboratory.py test_loop.py test_loss_types.py test_memory.py \
           test_monitor.py test_policies.py test_run_folders.py test_runs.py test_token_record.py test_token_values.py test_training_curves.py test_wheel.py
 
 # the ends of pyproject's range; each is installed into a folder that stands before the venv's
@@ -47,7 +47,7 @@ trls: $(READY)
 core:
 	rm -rf build/core && $(PYTHON) -m venv build/core
 	build/core/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt .
-	cd build/core && bin/workbook train data/configs/chain.yaml --folder run --set max_steps=2
+	cd build/core && bin/python $(CURDIR)/examples/drop_in_lora.py --steps 2
 
 audit: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m audit $(ARGS)

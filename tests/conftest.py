@@ -20,7 +20,7 @@ TESTS = Path(__file__).parent
 BROWSER = TESTS / "browser"
 # files of more than 15 s on a core, outside the browser
 LONGEST = re.compile(
-    r"test_(arena|bundled|chapters|claims|coupling|distributed|laboratory|loss_types|memory|monitor|policies|run_folders|runs|training_curves)\.py"
+    r"test_(arena|bundled|chapters|claims|coupling|distributed|examples|laboratory|loss_types|memory|monitor|policies|run_folders|runs|training_curves)\.py"
 )
 
 

@@ -111,26 +111,21 @@ for room in (probes, theory, training):
 policy, task = load_policy("bundled"), get_task("chain")
 rollouts = sample_rollouts(policy, task, 2, group_size=2, max_new_tokens=8)
 assert len(probes.cancellation_index(policy, rollouts)) == rollouts.completion_mask.sum()
-settings = ["max_steps=1", "per_device_train_batch_size=16", "max_completion_length=8", "eval_prompts=0"]
-assert main(["train", "data/configs/chain.yaml", "--folder", "run", "--set", *settings]) == 0
+small = ["max_steps=1", "per_device_train_batch_size=16", "max_completion_length=8", "eval_prompts=0"]
+assert main(["train", "data/configs/chain.yaml", "--folder", "run", "--set", *small]) == 0
 assert main(["report", "run"]) == 0
-asked = [lambda: workbook.TokenHeatmap, workbook.setup, lambda: get_task("gym:chain_sum")]
-asked += [lambda: equal_expressions("x^2", "x^3"), lambda: load_policy("bundled", quantization="nf4")]
-for ask in asked:
+asked = {"anywidget": lambda: workbook.TokenHeatmap, "altair": workbook.setup}
+asked |= {"reasoning_gym": lambda: get_task("gym:chain_sum"), "math_verify": lambda: equal_expressions("x^2", "x^3")}
+asked |= {"bitsandbytes": lambda: load_policy("bundled", quantization="nf4")}
+for package, ask in asked.items():
     try:
-        ask()
+        raise AssertionError(ask())
     except ImportError as error:
-        print("NEEDS", error)
+        advice = f"pip install 'cancellation-workbook[{EXTRAS[package]}]'"
+        assert str(error) == f"the package {package} is needed and not installed: {advice}"
 """
 
 
 def test_the_core_trains_probes_and_reports_and_names_the_extra_of_what_it_lacks(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", CORE], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    needs = [line.removeprefix("NEEDS ") for line in done.stdout.splitlines() if line.startswith("NEEDS")]
-    brings = {"anywidget": "notebook", "altair": "notebook", "reasoning_gym": "tasks", "math_verify": "tasks"}
-    brings["bitsandbytes"] = "quant"
-    assert needs == [
-        f"the package {package} is needed and not installed: pip install 'cancellation-workbook[{extra}]'"
-        for package, extra in brings.items()
-    ], done.stderr[-2000:]
+    subprocess.run([sys.executable, "-c", CORE], cwd=tmp_path, env=environment, check=True)

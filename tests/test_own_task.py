@@ -63,6 +63,17 @@ def test_a_function_gets_the_columns_it_takes_and_helpers_beside_it(folder):
     assert everything.reward(["2 + 3 ="], ["5"], ["5"], topic=["sums"], line=[2]) == [3 + 200 + 70_000]
 
 
+def test_several_functions_are_summed_by_weight_and_logged_one_by_one(folder):
+    several, logged = {f"{folder}/reward.py:score": 2, f"{folder}/reward.py:everything": -0.5}, {}
+    task, columns = own_task(folder / "rows.csv", several), {"topic": ["sums"], "line": [2]}
+    total = task.reward(["2 + 3 ="], ["5"], ["5"], **columns, log_metric=logged.__setitem__)
+    assert total == [task.score("5", "5", topic="sums", line=2, prompt="2 + 3 =")] == [2 * 1.5 - 0.5 * 70_203]
+    assert logged == {"rewards/score": 1.5, "rewards/everything": 70_203}
+    for wrong in ({}, dict.fromkeys(several, 0), dict.fromkeys(several, "1")):
+        with pytest.raises(ValueError, match="but must have a weight for each function, one of them not 0"):
+            own_task(folder / "rows.csv", wrong)
+
+
 @pytest.mark.parametrize(
     ("function", "says"),
     [

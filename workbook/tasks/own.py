@@ -51,7 +51,8 @@ class Own(RowsTask):
 
     data: of a .csv, .jsonl or .json (lines) file, or a list of dicts, with the columns prompt, answer and more.
     reward: (completion, answer, **row) -> a finite number, or "<file>.py:<function>"; row holds the columns, the prompt
-    and the line that the function takes by name (all, if it takes **row).  chat: prompts become a user's message.
+    and the line that the function takes by name (all, if it takes **row). Of several their weighted sum, {one of both:
+    weight}, each logged by its name, too.  chat: prompts become a user's message.
 
     Raises BadRows for rows, ValueError for a file, column or function that can't be used.
 
@@ -61,19 +62,22 @@ class Own(RowsTask):
     [1.0]
     """
 
-    def __init__(self, data: str | Path | list[dict], reward: str | Callable | None = None, chat: bool = False) -> None:
+    def __init__(self, data: str | Path | list[dict], reward=None, chat: bool = False) -> None:
         self.rows = Dataset.from_list(read_rows(data))
         self.source = "rows" if isinstance(data, list) else Path(data).name
         self.name, self.chat = f"own:{'rows' if isinstance(data, list) else data}", chat
-        self._function, self._file = (reward, None) if callable(reward) else load_function(reward, "reward")
-        self._function_name = getattr(self._function, "__name__", type(self._function).__name__)
+        several = list(reward.items()) if isinstance(reward, dict) else [(reward, 1.0)]
+        self._weights = [weight for _, weight in several if isinstance(weight, int | float) and abs(weight) < 1e9]
+        if len(self._weights) < len(several) or not any(self._weights):
+            raise ValueError(f"reward is {short(reward)}, but must have a weight for each function, one of them not 0.")
+        self._functions = [(name, None) if callable(name) else load_function(name, "reward") for name, _ in several]
 
     @property
     def sources(self) -> dict[str, str]:
         """SHA-256 of the rows and of the reward's file, by their names."""
         rows = hashlib.sha256(json.dumps(self.rows.to_list(), sort_keys=True).encode()).hexdigest()
-        reward = {f"reward {self._file.name}": file_hash(self._file)} if self._file else {}
-        return {f"prompts {self.source}": rows} | reward
+        files = {f"reward {file.name}": file_hash(file) for _, file in self._functions if file}
+        return {f"prompts {self.source}": rows} | files
 
     def posed(self, rows: Dataset) -> Dataset:
         """Return prompt, answer, line and the file's other columns."""
@@ -83,26 +87,42 @@ class Own(RowsTask):
         return Dataset.from_dict(columns | {"prompt": [as_prompt(prompt, chat=True) for prompt in rows["prompt"]]})
 
     def score(self, completion: str, answer: str, **row: Any) -> float:
-        """Return what the function gives; ValueError, naming the row, if that is not one finite number."""
-        taken = inspect.signature(self._function).parameters
+        """Return what the functions give, weighted; ValueError, naming the row, if that is not one finite number."""
+        values = (self._call(*function, completion, answer, row) for function in self._functions)
+        return sum(weight * value for weight, value in zip(self._weights, values, strict=True))
+
+    def _call(self, function: Callable, file: Path | None, completion: str, answer: str, row: dict) -> float:
+        taken, name = inspect.signature(function).parameters, name_of(function)
         takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
         try:
-            value = self._function(completion, answer, **{key: row[key] for key in row if takes_all or key in taken})
+            value = function(completion, answer, **{key: row[key] for key in row if takes_all or key in taken})
             value = value.item() if getattr(value, "ndim", None) == 0 else value  # a number of NumPy or torch
             if isinstance(value, int | float) and abs(value) <= MAX_REWARD:  # NaN is not
                 return float(value)
             hint = "; does it lack a return?" if value is None else ""
             problem = f"returned {short(value)}, not one finite number{hint}"
         except Exception as error:
-            problem = f"raised {error_line(error, self._file)}"
+            problem = f"raised {error_line(error, file)}"
         where = f"line {row[LINE]} of {self.source}" if LINE in row else f"the answer {answer!r}"
-        raise ValueError(f"The reward function {self._function_name} {problem}, at {where}.")
+        raise ValueError(f"The reward function {name} {problem}, at {where}.")
 
-    def reward(self, prompts: list, completions: list, answer: list[str], **columns: Any) -> list[float]:
+    def reward(self, prompts: list, completions: list, answer: list[str], log_metric=None, **columns) -> list[float]:
         """As in `Task`, but neither clamped nor forgiving: a function that fails ends the run, in a sentence."""
         own = {key: value for key, value in columns.items() if key in self.rows.column_names}
         asked = own | {"prompt": [completion_text(prompt) for prompt in prompts]}
-        return [self.score(text, truth, **row) for text, truth, row in graded_rows(completions, answer, asked)]
+        rows = list(graded_rows(completions, answer, asked))
+        totals = [0.0] * len(rows)
+        for (function, file), weight in zip(self._functions, self._weights, strict=True):
+            values = [self._call(function, file, *row) for row in rows]
+            totals = [total + weight * value for total, value in zip(totals, values, strict=True)]
+            if log_metric and len(self._functions) > 1:
+                log_metric(f"rewards/{name_of(function)}", sum(values) / len(values))
+        return totals
+
+
+def name_of(function: Callable) -> str:
+    """A function's name, or its class's."""
+    return getattr(function, "__name__", type(function).__name__)
 
 
 own_task = Own

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
@@ -71,6 +72,8 @@ def broken(args: CancellationConfig, kind: type[GRPOTrainer], rule=None) -> Iter
     rule: the credit rule that advantage_estimator means, which may write the loss's advantages itself.
     """
     here, tried = f"trl {version('trl')}", f"take a trl of {RELEASES}."
+    if "unsloth" in sys.modules:
+        yield f"Unsloth puts its own trainer and loss in TRL's place; use {kind.__name__} in a process without it."
     own = {name for name, member in vars(kind).items() if callable(member)} - {*WRAPPED, *dir(object)}
     for name in own & {*dir(GRPOTrainer)}:
         yield f"{here} has a method {name} that {kind.__name__} would replace; {tried}"

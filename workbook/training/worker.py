@@ -225,7 +225,12 @@ def manifest(config: RunConfig, policy, dataset, baseline_mib: float) -> dict:
 
     inputs: checksums by name, of files of the reader's own, and the policy's weights, settings, tokenizer and prompts.
     """
-    texts = [config.task, config.task_options.get("reward"), config.trainer.get("advantage_estimator")]
+    reward = config.task_options.get("reward")
+    texts = [
+        config.task,
+        *(reward if isinstance(reward, dict) else [reward]),
+        config.trainer.get("advantage_estimator"),
+    ]
     named = [re.sub(r"\.py:\w+$", ".py", text.removeprefix("own:")) for text in texts if isinstance(text, str)]
     paths = [path for name in named if (path := Path(name).expanduser()).is_file()]
     # Not of the settings: where and in which precision the model was loaded.
