@@ -20,11 +20,11 @@ Definition = tuple[str, str]  # module, name
 # Lines of Python that a folder may have: whoever needs more takes something out. All topics share one.
 BUDGET = {
     "theory": 2_028,
-    "tasks": 2_116,
+    "tasks": 2_136,
     "policies": 1_295,
     "rollouts": 1_384,
     "probes": 3_281,
-    "training": 4_060,
+    "training": 4_068,
     "views": 3_300,
     "studies": 1_116,
     "claims": 720,
@@ -35,7 +35,7 @@ BUDGET = {
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 32_254, 950, 18_232, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 32_282, 950, 18_362, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
