@@ -5,6 +5,7 @@ trainer   a micro-step of CancellationTrainer against TRL's GRPOTrainer on the s
 probes    a probe against a whole training step of TRL's (sampling, backward, optimizer) on as many rollouts.
 sampling  tokens per second of `sample_rollouts`.
 studies   runs in a world per hour of a core, of which readings of one unit are made once.
+memory    what probes need beside a loaded model of 49,152 words, each in a process of its own (bench_memory.py).
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from small_run import SMALL, bundled_trainer
@@ -159,17 +163,20 @@ def bench_studies(rounds: int) -> None:
         print(f"arena, {rule}: {3600 / took:,.0f} runs per core hour")
 
 
+def bench_memory(rounds: int) -> None:
+    """Print CPU seconds and peak memory of probes on a large vocabulary."""
+    subprocess.run([sys.executable, Path(__file__).with_name("bench_memory.py")], check=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", default=["trainer", "probes", "sampling", "studies"])
+    parser.add_argument("names", nargs="*", default=["trainer", "probes", "sampling", "studies", "memory"])
     parser.add_argument("--rounds", type=int, default=6)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     for name in args.names:
-        {"trainer": bench_trainer, "probes": bench_probes, "sampling": bench_sampling, "studies": bench_studies}[name](
-            args.rounds
-        )
+        globals()[f"bench_{name}"](args.rounds)
 
 
 if __name__ == "__main__":

@@ -55,16 +55,6 @@ def test_a_private_copy_moves_alone_and_shares_what_is_frozen(sampled):
     assert all((own is one) == (not one.requires_grad) for one, own in pairs)
 
 
-def test_the_step_does_not_depend_on_the_batches_of_its_backward_pass(sampled):
-    policy, rollouts = sampled
-    after = []
-    for size in (5, 24):
-        mine = private_copy(policy)
-        update(mine, rollouts, "sgd", lr=0.5, batch_size=size)
-        after.append(logps(mine, rollouts))
-    torch.testing.assert_close(*after, atol=1e-4, rtol=1e-4)
-
-
 def test_pushes_of_two_halves_add_up(sampled):
     policy, rollouts = sampled
     start, steps = weights(policy), []

@@ -69,6 +69,13 @@ def _estimators(args) -> int:
     return 0
 
 
+def _forecast(args) -> int:
+    from workbook.training.memory import forecast_markdown
+
+    print(forecast_markdown(args.rollouts, args.tokens))
+    return 0
+
+
 def _attack(args) -> int:
     from workbook.tasks import get_task
     from workbook.tasks.attack import attack_reward, describe_attack
@@ -122,6 +129,11 @@ def add_commands(commands) -> None:
     estimators = commands.add_parser("estimators", help="what a run may take for an advantage, and how to write one")
     estimators.add_argument("--try", dest="rule", metavar="RULE", help="give four made-up rollouts to own:credit.py:f")
     estimators.set_defaults(command=_estimators)
+
+    forecast = commands.add_parser("forecast", help="memory that probes need, for models of 0.5B to 7B on three cards")
+    forecast.add_argument("--rollouts", type=as_count(1), nargs="+", default=[64, 1_000], help="(default: 64 1000)")
+    forecast.add_argument("--tokens", type=as_count(1), default=1_000, help="of a completion (default: 1000)")
+    forecast.set_defaults(command=_forecast)
 
     attack = commands.add_parser("attack-reward", help="which of some hacks the reward of a config pays")
     attack.add_argument("config", help="a run's YAML, e.g. data/configs/chain.yaml")

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -32,13 +33,32 @@ def private_copy(policy, weights: bool = True):
     Frozen (and quantized) weights are shared. Memory: one copy of what is trained, of a policy with LoRA its adapters.
     weights: False shares the trained ones, too, so that only modules, hooks and configs are its own.
     """
+    return replace(policy, model=_own_modules(policy.model, weights).eval())
+
+
+def _own_modules(model: nn.Module, weights: bool = False) -> nn.Module:
     shared = {}
-    for p in policy.model.parameters():
+    for p in model.parameters():
         if not (p.requires_grad and weights):
             shared[id(p)] = p
             if (state := getattr(p, "quant_state", None)) is not None:  # of bitsandbytes, which its layer holds, too
                 shared[id(state)] = state
-    return replace(policy, model=copy.deepcopy(policy.model, shared).eval())
+    return copy.deepcopy(model, shared)
+
+
+def recomputing(model: nn.Module) -> nn.Module:
+    """The model with its very weights, whose layers keep their input alone and are computed again for a backward pass.
+
+    In any mode, unlike transformers' own switch. A model whose layers are none of transformers' keeps everything.
+    """
+    from torch.utils.checkpoint import checkpoint
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    own = _own_modules(model)
+    for layer in own.modules():
+        if isinstance(layer, GradientCheckpointingLayer):
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+    return own
 
 
 def reading(policy):
@@ -239,3 +259,76 @@ def peak_used_mib(device: str | torch.device) -> float:
     status = Path("/proc/self/status")
     peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
     return int(peak[1]) / 1024 if peak else used_mib(device)
+
+
+def free_bytes(device: torch.device) -> float:
+    """Bytes that a pass could take on a device."""
+    if device.type != "cuda":
+        return psutil.virtual_memory().available
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
+
+
+# -- what a pass holds beside the weights ------------------------------------------------------------------------------
+
+
+def row_bytes(kind: str, length: int, words: int, config, dtype: torch.dtype, lora: int | None = None) -> float:
+    """Bytes that one row of a pass holds beside the weights. With D, A, I as in `kept_per_token` and V words:
+
+        scoring       4 D + 3 I of a layer a token, and the logits V of each word (states: V twice, as they are kept)
+        gradient      what backward keeps of all layers; of V the log-softmax and two gradients, in float32 at least
+        recomputed    the same, of the layers each one's input and one layer's rest
+        along         scoring with a tangent beside each number, four times V, attention's scores and softmax in full
+        sampling      the key-value cache of all layers, four copies of the next word's logits
+
+    length: tokens of a row.  words: those whose logits are computed.  lora: rank of the adapters; None: all is trained.
+    tests/test_passes.py compares it with what passes were measured to hold.
+    """
+    text, size = config.get_text_config(), dtype.itemsize
+    layers, width, _, cache, inner = widths(text)
+    scores = getattr(text, "num_attention_heads", 1) * length**2 * size
+    eager = scores * (2 if getattr(text, "_attn_implementation", None) == "eager" else 0)
+    if kind == "sampling":
+        return 2 * layers * cache * size * length + 4 * 4 * text.vocab_size
+    if kind in ("gradient", "recomputed"):
+        kept = kept_per_token(config, lora, dtype, kind == "recomputed")
+        per_word = 3 * max(4, size) + (size if size < 4 else 0)
+        return length * kept + eager * (layers if kind == "gradient" else 1) + words * text.vocab_size * per_word
+    plain, logits = length * (4 * width + 3 * inner) * size, words * text.vocab_size * size
+    copies = 2 if kind == "states" else 1
+    return 2 * plain + 4 * logits + 4 * scores if kind == "along" else plain + copies * logits + eager
+
+
+def kept_per_token(config, lora: int | None, dtype: torch.dtype, gradient_checkpointing: bool = False) -> float:
+    """Bytes that autograd keeps for the backward pass, per token of a micro-batch, in all layers.
+
+    With D the model's width, A that of its attention heads together, I that of its MLP and r the adapters' rank, a
+    layer keeps
+
+        2 D        the residual stream before each norm, in float32
+        2 D        the normed stream, which the norm's own weight needs (only where that is trained)
+        2 D        what enters the attention's and the MLP's linear layers
+        4 A        queries, keys and values (repeated to all heads, as a padding mask makes them), attention's output
+        4 I        gate, activation, up, their product
+        7 r        what each adapter's first matrix gives (with adapters)
+
+    and the head the last of the stream three times. With gradient checkpointing each layer keeps its input and the one
+    that is recomputed all of this. tests/test_memory.py counts the tensors themselves.
+    """
+    layers, width, attention, _, inner = widths(config.get_text_config())
+    size, in_float32 = dtype.itemsize, 2 * width * 4
+    rest = (2 if lora else 4) * width + 4 * attention + 4 * inner + 7 * (lora or 0)
+    layer, head = in_float32 + rest * size, width * (4 + (1 if lora else 2) * size)
+    if gradient_checkpointing:
+        return layers * width * size + layer + head
+    return layers * layer + head
+
+
+def widths(text) -> tuple[int, int, int, int, int]:
+    """Layers, width, widths of all attention heads and of all key-value heads together, and width of the MLP."""
+    width, heads = text.hidden_size, getattr(text, "num_attention_heads", 1)
+    inner = getattr(text, "intermediate_size", None) or 4 * width
+    inner = max(inner) if isinstance(inner, (list, tuple)) else inner  # of models whose layers differ
+    head = getattr(text, "head_dim", None) or width // heads
+    cache = head * (getattr(text, "num_key_value_heads", None) or heads)
+    return getattr(text, "num_hidden_layers", 1), width, head * heads, cache, inner

@@ -26,6 +26,7 @@ from torch import Tensor
 from workbook.policies.models import private_copy
 from workbook.probes.step import logp_change, logps, progress, trained_weights, update
 from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.scoring import in_batches
 from workbook.theory.coupling import UNSURE
 from workbook.theory.weights import update_weights
 
@@ -86,6 +87,7 @@ class Blocks:
         return np.where(measured[None], self.changes.astype(float) @ known, np.nan)
 
 
+@in_batches
 def block_coupling(
     policy, rollouts: Rollouts, blocks: str | Int[Tensor, "B T"] = "prompt", measured: Sequence[int] | None = None
 ) -> Blocks:

@@ -34,6 +34,7 @@ from workbook.probes.directions import Along
 from workbook.probes.dose import BANDS
 from workbook.probes.step import logps, trained_weights
 from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.scoring import in_batches
 from workbook.theory.advantages import group_advantages, permute_in_groups
 from workbook.theory.coupling import NEARLY_CERTAIN
 
@@ -221,6 +222,7 @@ def unit_rows(policy, rollouts: Rollouts, labels: Int[Tensor, " B"], measured: B
     return PushRows(replace(blocks, blocks=blocks.blocks.assign(**known)))
 
 
+@in_batches
 def prompt_rows(
     policy, rollouts: Rollouts, measured: int, alone: int | None = None, bundle: int = 16, by: str = "rollout"
 ) -> PushRows:
@@ -240,6 +242,7 @@ def prompt_rows(
     return unit_rows(policy, rollouts, labels, (place >= 0) & (place < measured))
 
 
+@in_batches
 def rollout_rows(policy, rollouts: Rollouts, measured: int = 8, alone: int = 64) -> PushRows:
     """Rows for any power of 2 of one prompt's rollouts: the first `alone` a row each, then doublings by sign."""
     n = torch.arange(len(rollouts))
@@ -251,6 +254,7 @@ def rollout_rows(policy, rollouts: Rollouts, measured: int = 8, alone: int = 64)
 # --- what the whole gradient does
 
 
+@in_batches
 def sign_products(
     policy, rollouts: Rollouts, sizes: Sequence[int], chosen: Bool[Tensor, "B T"] | None = None
 ) -> pd.DataFrame:
@@ -278,6 +282,7 @@ def sign_products(
     return pd.DataFrame(rows)
 
 
+@in_batches
 def left_out(
     policy, rollouts: Rollouts, rows: PushRows, group: int, beside: Sequence[int], nats: Sequence[float]
 ) -> dict[tuple[float, str], pd.DataFrame]:

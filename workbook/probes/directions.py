@@ -20,7 +20,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from workbook.policies.models import private_copy, reading
-from workbook.probes.step import passes, progress, scores, trained_weights
+from workbook.probes.step import in_passes, passes, scores, trained_weights
 from workbook.rollouts.sample import Rollouts
 
 METHODS = ("auto", "jvp", "difference")
@@ -67,12 +67,13 @@ class Along:
         model = reading(self.policy).model
         with torch.enable_grad():
             pushing = pushes.any(1).nonzero().squeeze(1)
-            for rows in progress(passes(self.policy, rollouts, pushing), "gradient"):
+            for rows in in_passes(passes(self.policy, rollouts, pushing), "gradient"):
                 whole = (pushes[rows] * scores(model, rollouts.select(rows))).sum()
                 slopes = torch.autograd.grad(whole, list(self.parameters.values()), allow_unused=True)
                 for part, slope in zip(total.values(), slopes, strict=True):
                     if slope is not None:
                         part.add_(slope)
+                del whole, slopes, slope  # before the next ones
         return total
 
     def change(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
@@ -86,6 +87,9 @@ class Along:
         return (self._jvp if self.method == "jvp" else self._difference)(rollouts, direction)
 
     def _jvp(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
+        parts = passes(self.policy, rollouts, kind="along")
+        if len(parts) > 1:
+            return torch.cat([self._jvp(rollouts.select(rows), direction) for rows in in_passes(parts, "derivative")])
         model = private_copy(self.policy, weights=False).model  # which `functional_call` lends other weights
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         if hasattr(base, "get_experts_implementation") and any(base.get_experts_implementation().values()):
@@ -109,7 +113,7 @@ class Along:
         def moved(step: float) -> Tensor:
             for name, p in weights.items():
                 p.copy_(self.parameters[name] + step * direction[name])
-            return scores(mine.model, rollouts)
+            return torch.cat([scores(mine.model, rollouts.select(rows)) for rows in passes(mine, rollouts)])
 
         for _ in range(3):
             change = moved(step) - moved(-step)

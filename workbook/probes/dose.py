@@ -24,6 +24,7 @@ from torch import Tensor
 from workbook.probes.blocks import DRAWS, Blocks, block_coupling, category_shift, step_changes
 from workbook.probes.step import MOVED, STEP_NATS, ScaledStep, logps
 from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.scoring import in_batches
 from workbook.theory.coupling import NEARLY_CERTAIN
 
 DOSES = tuple(2**k for k in range(10))  # prompts per step
@@ -33,6 +34,7 @@ MATCHED = {"matched by word": ["token_id"], "matched by word and place": ["token
 IDENTITIES = ("word-shared", "sign-shared", "sign- and place-shared", "position-shared")
 
 
+@in_batches
 def dose_blocks(policy, rollouts: Rollouts, measured: int = MEASURED, bundle: int = BUNDLE) -> Blocks:
     """Blocks for curves over prompts per step: rollouts of the first `measured` pushing prompts, bundles of the others.
 
@@ -229,6 +231,7 @@ def shift_curve(blocks: Blocks, doses: Sequence[int], draws: int = DRAWS, seed: 
     return pd.concat(rows, ignore_index=True)
 
 
+@in_batches
 def real_step(policy, batch: Rollouts, tokens: Rollouts, optimizer: str = "sgd") -> pd.DataFrame:
     """`tokens`' table after one real step on the batch that moves them by STEP_NATS (rms): push (advantage), change."""
     alive, step, scale = tokens.completion_mask.bool(), ScaledStep(policy, batch, optimizer, 1e-4, clip=None), 1.0

@@ -13,6 +13,7 @@ import torch
 
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts, written_rollouts
+from workbook.rollouts.scoring import in_batches
 from workbook.theory.drift import kl_drift, log_odds_drift, solution_entropy
 
 _MEASURED = ("logp_before", "logp_after", "kl", "entropy_before", "entropy_after")
@@ -50,6 +51,7 @@ class DriftFrom:
         return every, {f"logp_{name}": logp.double().numpy(), f"entropy_{name}": entropy.double().numpy()}
 
 
+@in_batches
 def drift_report(
     before, after, task, prompts: list[dict] | int = 16, solutions: int = 8, seed: int = 0
 ) -> pd.DataFrame:

@@ -28,9 +28,10 @@ from torch import Tensor
 from workbook.policies.models import private_copy
 from workbook.probes.blocks import token_pushes
 from workbook.probes.directions import Along, Direction
-from workbook.probes.step import ONE_STEP_OPTIMIZERS, logp_change, passes, progress
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, in_passes, logps, optimizer_of, passes, trained_weights
 from workbook.rollouts.credit import OutputStates, output_states
 from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.scoring import in_batches
 
 SOURCES = (
     *("itself", "its own rollout", "its prompt's others, A > 0", "its prompt's others, A < 0"),
@@ -108,7 +109,8 @@ class TokenExplainer:
     and, of every rollout that pushes, a forward-mode pass and a plain one.
 
     lr: of the step.  measured: change of every completion token by the real step, (B, T) or in the order of the token
-    table; None: the first call takes that step.  chosen: the tokens that push, by default all.  Raises ValueError for
+    table; None: the first call takes that step.  chosen: the tokens that push, by default all.  batch_size: rows of
+    each pass; None: as many as memory holds.  Raises ValueError for
     a place without a token, another optimizer, an lr that is not above 0, and rollouts that push nothing.
     """
 
@@ -121,6 +123,7 @@ class TokenExplainer:
         measured: Float[Tensor, "B T"] | Sequence[float] | None = None,
         chosen: Bool[Tensor, "B T"] | None = None,
         parameters: str | Sequence[str] | None = None,
+        batch_size: int | None = None,
     ):
         if optimizer not in ONE_STEP_OPTIMIZERS:
             raise ValueError(f"optimizer={optimizer!r}: one step is explained of {' or '.join(ONE_STEP_OPTIMIZERS)}.")
@@ -131,6 +134,7 @@ class TokenExplainer:
         self.policy = private_copy(policy)
         self.rollouts = rollouts.to(policy.model.device)
         self.lr, self.optimizer, self.along = lr, optimizer, Along(self.policy, parameters)
+        self.batch_size = batch_size
         self.chosen = self.rollouts.completion_mask.bool() if chosen is None else chosen.to(policy.model.device)
         self.pushes = token_pushes(self.rollouts).masked_fill(~self.chosen, 0.0)
         self.measured = None if measured is None else self._of_tokens(measured)
@@ -149,22 +153,17 @@ class TokenExplainer:
         if place not in self._known:
             if len(self._known) == MAX_KEPT:
                 self._known.pop(next(iter(self._known)))
-            self._known[place] = self._explanation(*place)
+            self._known[place] = in_batches(self._explanation)(*place, batch_size=self.batch_size)
         return self._known[place]
 
     def _explanation(self, r: int, t: int) -> Explanation:
         weights, own, decay = self.along.parameters, self.rollouts.select([r]), 0.0
-        if self.measured is None:
-            settings = {"chosen": self.chosen, "parameters": list(weights)}
-            step = (self.rollouts, self.optimizer, self.lr)
-            self.measured = logp_change(private_copy(self.policy), *step, **settings)
+        if self.measured is None or (self.optimizer == "adamw" and self.scale is None):
+            self._take_step()
         direction = self.along.gradient(own, (0, t))
         if self.optimizer == "adamw":
             inner = sum(float((direction[name] * p.detach()).sum()) for name, p in weights.items())
             decay = -self.lr * ADAMW["weight_decay"] * inner
-            if self.scale is None:  # AdamW's first step divides the batch's gradient by this, weight by weight
-                whole = self.along.gradient_of(self.rollouts, self.pushes)
-                self.scale = {name: 1 / (g.abs() + ADAMW["eps"]) for name, g in whole.items()}
             direction = {name: g * self.scale[name] for name, g in direction.items()}
         table = pd.concat(list(self._moved_by(r, t, direction)), ignore_index=True)
         up, prompt = table["push"] > 0, table["group"] == int(self.rollouts.group_ids[r])
@@ -180,6 +179,18 @@ class TokenExplainer:
             method=self.along.method,
         )
 
+    def _take_step(self) -> None:
+        """The batch's gradient; what AdamW divides it by; and a copy's real step along it, unless that was measured."""
+        whole = self.along.gradient_of(self.rollouts, self.pushes)
+        if self.optimizer == "adamw":
+            self.scale = {name: 1 / (g.abs() + ADAMW["eps"]) for name, g in whole.items()}
+        if self.measured is None:
+            before, mine, names = logps(self.policy, self.rollouts), private_copy(self.policy), list(whole)
+            for name, p in trained_weights(mine, names).items():
+                p.grad = whole.pop(name).neg_()
+            optimizer_of(mine, self.optimizer, self.lr, names).step()
+            self.measured = logps(mine, self.rollouts) - before
+
     def _moved_by(self, r: int, t: int, direction: Direction) -> Iterator[pd.DataFrame]:
         """What each token that pushes does to token (r, t), some rollouts of one prompt at a time."""
         pinned, layer = None, np.nan
@@ -188,8 +199,8 @@ class TokenExplainer:
         whole, pushing = self.rollouts.token_table(), self.pushes.any(1).cpu()
         groups = self.rollouts.group_ids.cpu()
         prompts = [(pushing & (groups == group)).nonzero().squeeze(1) for group in groups[pushing].unique()]
-        parts = [rows for prompt in prompts for rows in passes(self.policy, self.rollouts, prompt)]
-        for rows in progress(parts, "explaining"):
+        parts = [rows for prompt in prompts for rows in passes(self.policy, self.rollouts, prompt, "along")]
+        for rows in in_passes(parts, "explaining"):
             part, alive = self.rollouts.select(rows), self.rollouts.completion_mask[rows].bool()
             products = self.along.change(part, direction)[alive].double().cpu().numpy()
             push = self.pushes[rows][alive].double().cpu()
@@ -198,6 +209,7 @@ class TokenExplainer:
                 fields = [torch.cat([getattr(one, name) for one in (pinned, others)]) for name in STATES]
                 pushes = torch.cat([push.new_zeros(1), push]).to(fields[0].device)
                 layer = OutputStates(*fields, others.cap).coupled(0, pushes, self.lr)["contribution"].to_numpy()[1:]
+                del others, fields  # before the next pass
             columns = {"push": push.numpy(), "product": products, "moved": self.lr * push.numpy() * products}
             table = whole[whole["rollout"].isin(rows.tolist())].assign(**columns, output_layer=layer)
             yield table.loc[table["push"] != 0, ["token_id", *SHOWN]]

@@ -34,6 +34,7 @@ from workbook.probes.step import FIELDS, passes, trained_weights
 from workbook.probes.values import TokenValues, context_logits, exact_values, expected_reward
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.scoring import in_batches
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.theory.decomposition import (
@@ -82,6 +83,7 @@ class CreditRecovered:
         )
 
 
+@in_batches
 def credit_recovered(
     policy,
     rollouts: Rollouts,
@@ -92,7 +94,7 @@ def credit_recovered(
     tokens: int | None = PER_CLASS,
     seed: int = 0,
 ) -> CreditRecovered:
-    """Split one step of a rule, on fresh rollouts, into signal, bias and noise, own and coupled.
+    """Split one step of a rule into signal, bias and noise, own and coupled; of tasks with known values, no larger LLM.
 
     The step's objective is J = 1/B sum_it A_it log pi_it: one gradient step, ratios of 1, no clip.
     rule: one of GAIN_RULES, whose expectation over redrawn groups is exact.  values: value after every word

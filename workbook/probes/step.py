@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from workbook.policies.models import private_copy, reading
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.rollouts.scoring import rollout_logps, rows_at_once
+from workbook.rollouts.scoring import in_batches, rollout_logps, rows_at_once
 from workbook.theory.advantages import permute_in_groups
 from workbook.theory.weights import update_weights
 from workbook.training.messages import progress
@@ -39,19 +39,26 @@ MOVED = 0.1  # of a step's root mean square change, beyond which a token counts 
 FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 
-def logps(policy, rollouts: Rollouts, batch_size: int | None = None) -> Float[Tensor, "B T"]:
+@in_batches
+def logps(policy, rollouts: Rollouts) -> Float[Tensor, "B T"]:
     """Log-probability of every completion token under the policy as it is now, in nats, zero outside the mask."""
     policy, rollouts = reading(policy), rollouts.to(policy.model.device)
     with torch.no_grad():
-        parts = passes(policy, rollouts, batch_size=batch_size)
-        return torch.cat([scores(policy.model, rollouts.select(rows)) for rows in progress(parts, "scoring")])
+        parts = in_passes(passes(policy, rollouts), "scoring")
+        return torch.cat([scores(policy.model, rollouts.select(rows)) for rows in parts])
 
 
-def passes(policy, rollouts: Rollouts, rows: Tensor | None = None, batch_size: int | None = None) -> list[Tensor]:
-    """Rows of the rollouts (all, or some of them) in parts that one pass holds (`rows_at_once`), or of batch_size."""
-    length = rollouts.prompt_ids.shape[1] + rollouts.completion_ids.shape[1]
+def passes(policy, rollouts: Rollouts, rows: Tensor | None = None, kind: str | None = None) -> list[Tensor]:
+    """Rows of the rollouts (all, or some of them) in parts that one pass holds (`rows_at_once`)."""
+    words = rollouts.completion_ids.shape[1]
     rows = torch.arange(len(rollouts)) if rows is None else rows
-    return list(rows.split(batch_size or rows_at_once(policy.model, length)))
+    parts = rows.split(rows_at_once(policy.model, rollouts.prompt_ids.shape[1] + words, words, kind))
+    return [part for part in parts if len(part)]
+
+
+def in_passes(parts: Sequence[Tensor], what: str) -> Iterator[Tensor]:
+    """The parts, with `progress` that says how many passes of how many rows there are."""
+    return progress(parts, f"{what}, in {len(parts)} passes of {len(parts[0])}" if len(parts) > 1 else what)
 
 
 def scores(model: nn.Module, rollouts: Rollouts) -> Float[Tensor, "B T"]:
@@ -77,6 +84,7 @@ def optimizer_of(policy, name: str, lr: float, parameters: Sequence[str] | None 
     return OPTIMIZERS[name](list(trained_weights(policy, parameters).values()), lr)
 
 
+@in_batches
 def update(
     policy,
     rollouts: Rollouts,
@@ -85,7 +93,6 @@ def update(
     steps: int = 1,
     chosen: Bool[Tensor, "B T"] | None = None,
     parameters: Sequence[str] | None = None,
-    batch_size: int | None = None,
     aggregate: str = "dr_grpo",
     clip: tuple[float, float] | None = (0.2, 0.2),
     seen: Callable[[Tensor, Tensor], None] | None = None,
@@ -96,8 +103,7 @@ def update(
     optimizer: one of OPTIMIZERS, or one that goes on from earlier steps (lr and parameters are then its own).
     chosen: (B, T), the tokens that push; None: all of them. The normalizer does not depend on it, so that a choice
     takes pushes away and leaves the rest as they were.
-    parameters: names of the weights to train, by default all that require gradients.  batch_size: rollouts of one
-    backward pass; None: as many as memory holds.
+    parameters: names of the weights to train, by default all that require gradients.
     aggregate, clip: as in `update_weights`; ratios are to the log-probabilities at the first step.
     seen: called with (rows, their log-probabilities) at the first step, for the rollouts that push.
 
@@ -109,21 +115,21 @@ def update(
     policy = reading(policy)
     model, rollouts = policy.model, rollouts.to(policy.model.device)
     trained = [p for group in stepper.param_groups for p in group["params"]]
-    old = logps(policy, rollouts, batch_size) if steps > 1 else torch.zeros_like(rollouts.old_logps)  # of ratios 1
+    old = logps(policy, rollouts) if steps > 1 else torch.zeros_like(rollouts.old_logps)  # of ratios 1
     alive = rollouts.completion_mask.bool()
     pushing = alive if chosen is None else alive & chosen.to(alive.device)
     norms = []
     with torch.enable_grad():
         for step in range(steps):
-            now = old if step == 0 else logps(policy, rollouts, batch_size)
+            now = old if step == 0 else logps(policy, rollouts)
             weights = update_weights(now, old, alive, rollouts.advantages, clip=clip, aggregate=aggregate)
             advantages = rollouts.advantages if rollouts.advantages.dim() == 2 else rollouts.advantages[:, None]
             pushes = (weights * advantages).masked_fill(~pushing, 0.0)
             stepper.zero_grad(set_to_none=True)
             pushed = pushes.any(1)  # the other rollouts would add zeros
             pushed[0] |= not pushed.any()
-            parts = passes(policy, rollouts, pushed.nonzero().squeeze(1), batch_size)
-            for rows in progress(parts, f"update, step {step + 1} of {steps}"):
+            parts = passes(policy, rollouts, pushed.nonzero().squeeze(1))
+            for rows in in_passes(parts, f"update, step {step + 1} of {steps}"):
                 scored = scores(model, rollouts.select(rows))
                 (-(pushes[rows] * scored).sum()).backward()
                 if seen is not None and step == 0:
@@ -135,13 +141,13 @@ def update(
     return torch.stack(norms)
 
 
+@in_batches
 def logp_change(
     policy,
     rollouts: Rollouts,
     optimizer: str | torch.optim.Optimizer = "adamw",
     lr: float = 1e-3,
     chosen: Bool[Tensor, "B T"] | None = None,
-    batch_size: int | None = None,
     **settings,
 ) -> Float[Tensor, "B T"]:
     """Change of every completion token's log-probability (nats) by `update`'s steps, which this policy takes.
@@ -152,16 +158,16 @@ def logp_change(
     rollouts = rollouts.to(policy.model.device)
     pushing = rollouts.completion_mask.bool() if chosen is None else chosen.to(rollouts.completion_mask.device)
     idle = ~(pushing & (rollouts.advantages != 0).view(len(rollouts), -1)).any(1)
-    parts = passes(policy, rollouts, idle.nonzero().squeeze(1), batch_size)
-    scored = [(rows, logps(policy, rollouts.select(rows))) for rows in parts if len(rows)]
-    taken = {"chosen": chosen, "batch_size": batch_size, **settings}
-    update(policy, rollouts, optimizer, lr, seen=lambda *part: scored.append(part), **taken)
+    parts = passes(policy, rollouts, idle.nonzero().squeeze(1))
+    scored = [(rows, logps(policy, rollouts.select(rows))) for rows in parts]
+    update(policy, rollouts, optimizer, lr, chosen=chosen, seen=lambda *part: scored.append(part), **settings)
     moved = scored[-1][1].new_zeros(rollouts.completion_ids.shape)
     for rows, before in progress(scored, "scoring"):
-        moved[rows] = logps(policy, rollouts.select(rows), len(rows)) - before
+        moved[rows] = logps(policy, rollouts.select(rows), batch_size=len(rows)) - before
     return moved
 
 
+@in_batches
 def matched_lr(
     policy,
     rollouts: Rollouts,
@@ -242,6 +248,7 @@ def along_training(
             update(mine, rollouts, stepper, **settings)
 
 
+@in_batches
 def output_layer_step(
     policy, rollouts: Rollouts, lr: float, chosen: Bool[Tensor, "B T"] | None = None, aggregate: str = "dr_grpo"
 ) -> Float[Tensor, " N"]:

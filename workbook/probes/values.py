@@ -33,7 +33,7 @@ from workbook.probes.chain_values import chain_rewards, chain_values, context_lo
 from workbook.probes.step import FIELDS, MOVED, logps
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.rollouts.scoring import additive, packable, pad_rows, rows_at_once, tokenize_prompts, unpadded
+from workbook.rollouts.scoring import additive, in_batches, packable, pad_rows, rows_at_once, tokenize_prompts, unpadded
 from workbook.tasks.chain import Chain
 from workbook.tasks.task import Task
 from workbook.tasks.tree import END, Tree
@@ -73,6 +73,7 @@ class TokenValues:
         return values if self.classes is None else values[..., self.classes]
 
 
+@in_batches
 def expected_reward(policy, task: Task, prompts: Sequence[str], differentiable: bool = False) -> Float[Tensor, " P"]:
     """Expected reward of each prompt under the policy as it is now, at temperature 1, without sampling.
 
@@ -86,6 +87,7 @@ def expected_reward(policy, task: Task, prompts: Sequence[str], differentiable: 
         return known(reading(policy), task, prompts)
 
 
+@in_batches
 def exact_values(policy, task: Task, rollouts: Rollouts) -> TokenValues:
     """Values before and after every token of the rollouts, and after every word that could have stood there.
 
@@ -107,6 +109,7 @@ def exact_values(policy, task: Task, rollouts: Rollouts) -> TokenValues:
     return replace(values, before=(probs * dense).sum(2) * values.inside, after=after * values.inside)
 
 
+@in_batches
 def value_error(policy, task: Task, prompts: int = 64, continuations: int = 320, seed: int = 0) -> dict[str, float]:
     """What `expected_reward` is off by, against the mean reward of sampled completions, in the reward's unit.
 
@@ -321,6 +324,7 @@ PER_ROLLOUT = 8  # tokens drawn from each rollout unless told otherwise
 AT_ONCE = 1024  # continuations sampled in one batch
 
 
+@in_batches
 def token_values(
     policy,
     task,
@@ -366,10 +370,11 @@ def token_values(
     completions = unpadded(rollouts.completion_ids, rollouts.completion_mask)
     after, before = (list(zip(table["rollout"], table["position"] + more, strict=True)) for more in (1, 0))
     places = after + before if credit else after
-    twins = [(*prompts[row], -1, *completions[row][:length]) for row, length in places]  # alike where prefixes are
+    twins = [hash((*prompts[row], -1, *completions[row][:length])) for row, length in places]  # alike: the same prefix
     firsts = dict(zip(reversed(twins), reversed(places), strict=True))
     asked = [place for place in firsts.values() for _ in range(continuations)]
-    batch = credit_batch(policy, rollouts, task, seed, 0, limit, temperature, AT_ONCE)
+    at_once = min(AT_ONCE, rows_at_once(policy.model, rollouts.prompt_ids.shape[1] + limit, kind="sampling"))
+    batch = credit_batch(policy, rollouts, task, seed, 0, limit, temperature, at_once)
     rewards = batch.continue_from([row for row, _ in asked], [completions[row][:length] for row, length in asked])
     rewards = rewards.double().cpu().view(-1, continuations)
     values = rewards.mean(1).tolist(), (rewards.std(1) / continuations**0.5).tolist()

@@ -13,7 +13,7 @@ Letters: B rollouts, N completion tokens of them, in the order of their token ta
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -27,6 +27,7 @@ from workbook.policies.models import evaluating, reading
 from workbook.rollouts.sample import Rollouts, annotations, end_tokens, generate, sampling_config, task_rewards
 from workbook.rollouts.scoring import (
     completion_logits,
+    in_batches,
     pad_rows,
     padded_batches,
     rows_at_once,
@@ -34,7 +35,7 @@ from workbook.rollouts.scoring import (
     token_strings,
     unpadded,
 )
-from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
+from workbook.theory.coupling import coupling_factors, coupling_kernel, kernel_strips, predicted_delta_logp
 from workbook.theory.credit import CreditBatch
 
 
@@ -74,15 +75,20 @@ class OutputStates:
         """K_ij of all pairs, by `coupling_kernel`: take the states of one group, as it is N x N."""
         return coupling_kernel(self.hidden, self.logits, self.tokens, self.cap)
 
+    def strips(self) -> Iterator[tuple[int, Float[Tensor, "m M"]]]:
+        """The same in strips K[i : i + m, i:] from the diagonal on, with their i, by `kernel_strips`."""
+        return kernel_strips(self.hidden, self.logits, self.tokens, self.cap)
+
     def predicted(self, weights: Float[Tensor, " N"], lr: float, order: str = "exact") -> Float[Tensor, " N"]:
         """Change of every token's log-probability by one SGD step on the output layer, by `predicted_delta_logp`."""
         return predicted_delta_logp(self.hidden, self.logits, self.tokens, weights, lr, order, self.cap)
 
 
+@in_batches
 def output_states(policy, rollouts: Rollouts) -> OutputStates:
     """The output layer's inputs and outputs at every completion token of the rollouts, by teacher forcing.
 
-    Memory: N x (D + V) numbers in the model's dtype, so take few rollouts of a model with a large vocabulary.
+    Memory: N x (D + V) numbers in the model's dtype, held once, and a pass's: take a group at a time.
     Raises ValueError for a model without an output layer, and for one that changes the logits after it by anything but
     a factor or its config's soft-cap: the coupling formula holds for a linear layer under a softmax.
     """
@@ -90,27 +96,29 @@ def output_states(policy, rollouts: Rollouts) -> OutputStates:
     head = model.get_output_embeddings()
     if head is None:
         raise ValueError(f"{type(model).__name__} names no output layer; token coupling goes through one.")
-    length = rollouts.completion_ids.shape[1]
-    hidden, logits, taken = [], [], []
-    batch_size = rows_at_once(model, rollouts.prompt_ids.shape[1] + length)
-    seen = {}  # inputs and outputs of the head's latest pass
+    (_, length), mask = rollouts.completion_ids.shape, rollouts.completion_mask.bool()
+    counts = mask.sum(1)
+    first = (counts.cumsum(0) - counts).tolist()  # of each rollout's tokens
+    batch_size = rows_at_once(model, rollouts.prompt_ids.shape[1] + length, length, "states")
+    seen, hidden, logits, scale, cap = {}, None, None, 1.0, None  # seen: inputs and outputs of the head's latest pass
     handle = head.register_forward_hook(lambda _, inputs, output: seen.update(hidden=inputs[0], logits=output))
     with torch.no_grad(), handle:
         for rows, start in padded_batches(model, rollouts.prompt_mask, batch_size):
-            part, taken = rollouts.select(rows).to(model.device), [*taken, rows]
+            part = rollouts.select(rows).to(model.device)
             columns = (part.prompt_ids, part.prompt_mask, part.completion_ids, part.completion_mask)
-            output, alive = completion_logits(model, *columns, start), part.completion_mask.bool()
-            raw = seen["logits"][:, -length - 1 : -1][alive]
-            hidden.append(seen["hidden"][:, -length - 1 : -1][alive])
-            logits.append(output[alive].to(raw.dtype))
-            scale, cap = _after_the_head(model, raw, logits[-1])
-    tokens = rollouts.completion_ids[rollouts.completion_mask.bool()].to(model.device)
-    hidden, logits, order = torch.cat(hidden), torch.cat(logits), torch.cat(taken)
-    if order.diff().lt(0).any():  # rows went by their prompts' lengths
-        index = order.repeat_interleave(rollouts.completion_mask.to(order.device).sum(1)[order]).argsort(stable=True)
-        hidden, logits = hidden[index], logits[index]
+            output = completion_logits(model, *columns, start)
+            before, raw = (seen.pop(name)[:, -length - 1 : -1] for name in ("hidden", "logits"))
+            if logits is None:
+                hidden, logits = (x.new_empty(int(counts.sum()), x.shape[2]) for x in (before, raw))
+            for k, row in enumerate(rows.tolist()):  # one at a time, since the logits are large
+                here, alive = slice(first[row], first[row] + int(counts[row])), part.completion_mask[k].bool()
+                hidden[here], logits[here] = before[k, alive], output[k, alive]
+                if raw.data_ptr() != output.data_ptr():
+                    scale, cap = _after_the_head(model, raw[k, alive], logits[here])
+            del before, raw, output
     if getattr(head, "bias", None) is not None:
         hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1)
+    tokens = rollouts.completion_ids[mask].to(model.device)
     return OutputStates(hidden * scale if scale != 1 else hidden, logits, tokens, cap)
 
 

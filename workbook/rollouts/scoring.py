@@ -11,19 +11,31 @@ to everything before, with positions that are given: `PACKABLE`.
 Letters: B sequences, P prompt tokens, T completion tokens, V vocabulary.
 """
 
+import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 
-import psutil
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbook.policies.models import check_length, padding_error, varies_with_length
+from workbook.policies.models import (
+    check_length,
+    free_bytes,
+    padding_error,
+    recomputing,
+    row_bytes,
+    varies_with_length,
+)
 
-BYTES_AT_ONCE, SHARE_OF_FREE = 2**31, 0.25  # that one pass may take, and of what is free on the device
-ROWS_AT_ONCE = {"cpu": 64, "cuda": 512}  # of small models, where more rows in a pass gain nothing
+BYTES_AT_ONCE, SHARE_OF_FREE = 2**29, 0.25  # larger passes gain nothing on a CPU; the share of what is free
+SMALL = 2**26  # bytes that are always free
+ADAPTERS = 16  # rank of adapters, where weights are frozen: their share is small, whatever it is
+BLOCK = 2**21  # logits of which the log-softmax is taken at a time, where no gradient needs it whole
 PACKABLE = ("llama", "qwen2", "qwen3")
 MAX_POSITION_SHARE = 0.75  # rows are packed if that leaves at most this share of the positions
+MAX_MASK = 2**27  # ... and their attention mask, the square of their lengths, has at most so many entries
 
 
 def sequence_logps(
@@ -34,6 +46,7 @@ def sequence_logps(
     completion_mask: Int[Tensor, "B T"] | Bool[Tensor, "B T"],
     temperature: float = 1.0,
     batch_size: int | None = None,
+    entropies: bool = True,
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
     """Log-probability of each completion token given what precedes it, and the entropy of its distribution, in nats.
 
@@ -42,7 +55,7 @@ def sequence_logps(
     Both are float32 (float64 for a float64 model) and zero outside completion_mask. Prompts may be padded on either
     side: rows are aligned by their mask and positions count real tokens only, so that padding does not change results.
     Only completion positions pass the output head, batch_size rows at a time (None: as many as `rows_at_once` says).
-    Gradients flow if enabled; the model's mode is the caller's choice.
+    Gradients flow if enabled; the model's mode is the caller's choice.  entropies: False leaves them at 0.
 
     Raises ValueError for a prompt without tokens, for a completion_mask with a hole in it, and by `check_length`.
     """
@@ -53,16 +66,17 @@ def sequence_logps(
         raise ValueError("completion_mask has a hole: it must be ones, then zeros, in each row (right padding).")
     order = prompt_mask.long().argsort(dim=1, stable=True)  # padding first: left-padded whatever it was
     prompt_ids, prompt_mask = prompt_ids.gather(1, order), prompt_mask.long().gather(1, order)
-    batch_size = batch_size or rows_at_once(model, prompt_ids.shape[1] + completion_ids.shape[1])
-    logps, entropies, taken = [], [], []
+    length = completion_ids.shape[1]
+    batch_size = batch_size or rows_at_once(model, prompt_ids.shape[1] + length, length)
+    scores, taken = [], []
     for rows, start in padded_batches(model, prompt_mask, batch_size):
         taken.append(rows)
         inputs = (values[rows] for values in (prompt_ids, prompt_mask, completion_ids, completion_mask))
-        logp, entropy = token_scores(completion_logits(model, *inputs, start), completion_ids[rows], temperature)
-        logps.append(logp)
-        entropies.append(entropy)
+        logits = completion_logits(model, *inputs, start)
+        scores.append(token_scores(logits, completion_ids[rows], temperature, entropies))
+        del logits
     outside, order = completion_mask == 0, torch.cat(taken).argsort()
-    return tuple(torch.cat(parts)[order].masked_fill(outside, 0.0) for parts in (logps, entropies))
+    return tuple(torch.cat(parts)[order].masked_fill(outside, 0.0) for parts in zip(*scores, strict=True))
 
 
 def completion_logits(
@@ -88,33 +102,76 @@ def completion_logits(
 
 
 def token_scores(
-    logits: Float[Tensor, "B T V"], ids: Int[Tensor, "B T"], temperature: float = 1.0
+    logits: Float[Tensor, "B T V"], ids: Int[Tensor, "B T"], temperature: float = 1.0, entropies: bool = True
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-    """Log-probability of each token, and the entropy of its distribution, in nats, of the logits it was drawn from."""
-    every = (logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature).log_softmax(dim=-1)
-    return every.gather(2, ids.unsqueeze(2)).squeeze(2), -(every.exp() * every).sum(dim=-1)
+    """Log-probability of each token, and the entropy of its distribution, in nats, of the logits it was drawn from.
 
-
-def rows_at_once(model: nn.Module, length: int) -> int:
-    """Rows of so many tokens that one pass takes: tokens x (activations + vocabulary) within what is free.
-
-    Activations are those of all layers where gradients are recorded, else of one. The budget is a quarter of the free
-    memory of the model's device, 2 GiB at most on a CPU; at least one row, and no more than ROWS_AT_ONCE.
+    Without gradients a block of tokens at a time.  entropies: False leaves them at 0.
     """
-    config, device = model.config.get_text_config(), model.device
-    layers = getattr(config, "num_hidden_layers", 1) if torch.is_grad_enabled() else 1
-    width, heads = config.hidden_size, getattr(config, "num_attention_heads", 1)
-    inner = getattr(config, "intermediate_size", None) or 4 * width
-    inner = max(inner) if isinstance(inner, (list, tuple)) else inner  # of models whose layers differ
-    entries = length * (layers * (8 * width + 3 * inner + heads * length) + 4 * config.vocab_size)
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        budget = SHARE_OF_FREE * free
-    else:
-        budget = min(BYTES_AT_ONCE, SHARE_OF_FREE * psutil.virtual_memory().available)
-    most = ROWS_AT_ONCE["cuda" if device.type == "cuda" else "cpu"]
-    return max(1, min(most, int(budget // (4 * entries))))
+    block, scores = max(1, logits.numel()) if logits.requires_grad else BLOCK, []
+    columns = max(1, block // max(1, len(logits) * logits.shape[2]))
+    for z, chosen in zip(logits.split(columns, 1), ids.split(columns, 1), strict=True):
+        z = z.to(torch.promote_types(z.dtype, torch.float32))
+        every = (z if temperature == 1 else z / temperature).log_softmax(dim=-1)
+        logps = every.gather(2, chosen.unsqueeze(2)).squeeze(2)
+        scores.append((logps, -(every.exp() * every).sum(dim=-1) if entropies else torch.zeros_like(logps)))
+    return tuple(torch.cat(part, 1) for part in zip(*scores, strict=True))
+
+
+def in_batches(probe: Callable) -> Callable:
+    """A probe that also takes batch_size=: rows of each of its passes, None for as many as memory holds.
+
+    It holds for all passes inside, in this thread. ValueError if below 1.
+    """
+
+    @wraps(probe)
+    def limited(*args, batch_size: int | None = None, **settings):
+        if batch_size is not None and not (isinstance(batch_size, int) and batch_size >= 1):
+            raise ValueError(f"batch_size={batch_size!r} must be a whole number of 1 or more, or None.")
+        before = getattr(_HERE, "rows", None)
+        _HERE.rows = batch_size or before
+        try:
+            return probe(*args, **settings)
+        finally:
+            _HERE.rows = before
+
+    own = inspect.signature(probe)
+    size = inspect.Parameter("batch_size", inspect.Parameter.KEYWORD_ONLY, default=None)
+    parameters = sorted([*own.parameters.values(), size], key=lambda parameter: parameter.kind)
+    limited.__signature__ = own.replace(parameters=parameters)
+    return limited
+
+
+_HERE = threading.local()  # rows: the batch_size of the probe that runs
+
+
+def rows_at_once(model: nn.Module, length: int, words: int | None = None, kind: str | None = None) -> int:
+    """Rows of so many tokens that one pass takes: `rows_within` what is free, or as `in_batches` was asked.
+
+    words: tokens of a row whose logits are computed, by default all.  kind: of `row_bytes`, by default what follows
+    from whether gradients are recorded.
+    """
+    if asked := getattr(_HERE, "rows", None):
+        return asked
+    kind = kind or ("gradient" if torch.is_grad_enabled() else "scoring")
+    return rows_within(free_bytes(model.device), model.device.type, kind, length, words or length, *_about(model))[0]
+
+
+def rows_within(free: float, device: str, kind: str, length: int, words: int, *about) -> tuple[int, float]:
+    """Rows of a pass, at least one, where so many bytes are free, and the bytes of one; about: as of `row_bytes`.
+
+    Where no row of a backward pass fits into its share, layers are computed again in it.
+    """
+    share, needed = SHARE_OF_FREE * free, row_bytes(kind, length, words, *about)
+    if kind == "gradient" and needed > share:
+        needed = row_bytes("recomputed", length, words, *about)
+    most, budget = (512, share) if device == "cuda" else (64, min(BYTES_AT_ONCE, share))  # more rows gain nothing
+    most, budget = (2**20, share) if kind == "sampling" else (most, budget)  # ... but here
+    return max(1, min(most, int(budget // needed))), needed
+
+
+def _about(model: nn.Module) -> tuple:
+    return model.config, model.dtype, None if all(p.requires_grad for p in model.parameters()) else ADAPTERS
 
 
 def rollout_logps(
@@ -124,16 +181,24 @@ def rollout_logps(
     completion_ids: Int[Tensor, "B T"],
     completion_mask: Int[Tensor, "B T"],
 ) -> Float[Tensor, "B T"]:
-    """Log-probability of each completion token, zero outside the mask; packed where that saves work."""
+    """Log-probability of each completion token, zero outside the mask; packed where that saves work.
+
+    Where a backward pass does not fit into memory otherwise, the model's layers are computed again in it.
+    """
     longest = max(1, int(completion_mask.sum(1).max()))  # what is padding for all of these rows is not computed
-    width = completion_ids.shape[1]
+    width, whole = completion_ids.shape[1], prompt_ids.shape[1] + longest
     completion_ids, completion_mask = completion_ids[:, :longest], completion_mask[:, :longest]
+    if torch.is_grad_enabled():
+        needed = len(prompt_ids) * row_bytes("gradient", whole, longest, *_about(model))
+        if needed > SMALL and needed > SHARE_OF_FREE * free_bytes(model.device):
+            model = recomputing(model)
     rows, slots, prompts = _places(prompt_ids, prompt_mask)
-    positions = len(prompts) * (prompt_ids.shape[1] + (int(slots.max()) + 1) * longest)
-    if packable(model) and positions <= MAX_POSITION_SHARE * len(rows) * (prompt_ids.shape[1] + longest):
+    length = prompt_ids.shape[1] + (int(slots.max()) + 1) * longest  # of a packed row
+    saves = len(prompts) * length <= MAX_POSITION_SHARE * len(rows) * whole
+    if packable(model) and saves and len(prompts) * length**2 <= MAX_MASK:
         logps = _packed_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask, rows, slots, prompts)
     else:
-        logps, _ = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask)
+        logps, _ = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask, entropies=False)
     return torch.nn.functional.pad(logps, (0, width - longest))
 
 
@@ -166,18 +231,18 @@ def _packed_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mas
     inside[rows, slots] = completion_mask.bool()
     positions = (alive.long().cumsum(1) - 1).clamp(min=0)
     behind = positions[:, -1:, None] + 1 + torch.arange(length, device=ids.device).expand(1, count, length)
-    output = model(
+    logits = model(
         input_ids=torch.cat([ids, blocks.flatten(1)], dim=1),
         attention_mask=_attention(alive, inside, next(model.parameters()).dtype),
         position_ids=torch.cat([positions, behind.flatten(1)], dim=1),
         logits_to_keep=count * length + 1,
         use_cache=False,
-    )
-    logits = output.logits.to(torch.promote_types(output.logits.dtype, torch.float32))
-    first, rest = logits[:, :1], logits[:, 1:].unflatten(1, (count, length))
+    ).logits
     # each completion's first token is predicted by the prompt's last position, the others by the one before them
-    before = torch.cat([first[:, None].expand(-1, count, -1, -1), rest[:, :, :-1]], dim=2)
-    logps = before.log_softmax(-1).gather(-1, blocks.unsqueeze(-1)).squeeze(-1)[rows, slots]
+    first, _ = token_scores(logits[:, :1].expand(-1, count, -1), blocks[:, :, 0], entropies=False)
+    after = torch.nn.functional.pad(blocks[:, :, 1:], (0, 1)).flatten(1)
+    others, _ = token_scores(logits[:, 1:], after, entropies=False)
+    logps = torch.cat([first.unsqueeze(2), others.unflatten(1, (count, length))[:, :, :-1]], dim=2)[rows, slots]
     return logps.masked_fill(completion_mask == 0, 0.0)
 
 

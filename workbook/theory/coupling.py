@@ -16,7 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 BLOCK = 2**21  # elements of a block of residuals: 8 MiB in float32
-STRIPS = 4  # the kernel is symmetric: it is made in strips from the diagonal on, 5/8 of the whole square
+CUTS = 4  # the kernel is symmetric: it is made in parts from the diagonal on, 5/8 of the whole square
+WHOLE, STRIP = 2_000, 1_024  # tokens up to which the kernel is made whole; rows of a strip of larger ones
 ORDERS = ("first", "exact")
 UNSURE = 0.5  # a token is unsure below this probability
 NEARLY_CERTAIN = 0.9  # tokens of a higher probability have hardly any gradient of their own
@@ -38,22 +39,35 @@ def coupling_kernel(
     >>> coupling_kernel(hidden, logits, torch.tensor([0, 0])).tolist()
     [[0.75, 0.0], [0.0, 0.75]]
     """
+    strips = kernel_strips(hidden, logits, tokens, cap, rows=max(1, len(tokens)))
+    return next(strips, (0, logits.new_zeros(0, 0)))[1]
+
+
+def kernel_strips(
+    hidden: Float[Tensor, "N D"], logits: Float[Tensor, "N V"], tokens: Int[Tensor, " N"], cap=None, rows=None
+) -> Iterator[tuple[int, Float[Tensor, "m M"]]]:
+    """The kernel in strips of so many rows from the diagonal on: i and K[i : i + m, i:], so that no N x N is held.
+
+    rows: by default all up to WHOLE tokens, then STRIP. Arguments and errors as of `coupling_kernel`.
+    """
     dtype, hidden, logits = _checked(hidden, logits, tokens)
-    size, vocabulary = logits.shape
+    (size, vocabulary), hidden = logits.shape, hidden.to(dtype)
     total = torch.empty(size, 1, dtype=dtype, device=logits.device)
-    for rows, out in _row_blocks(logits, total):
-        torch.logsumexp(rows.to(dtype), -1, keepdim=True, out=out)
-    kernel = torch.zeros(size, size, dtype=dtype, device=logits.device)
-    strips = [slice(start, start - (-size // STRIPS)) for start in range(0, size, -(-size // STRIPS) or 1)]
-    for start in range(0, vocabulary, _block(size)):
-        block = logits[:, start : start + _block(size)]
-        residual = _bent(_residual(block - total, tokens - start), block, cap)
-        for strip in strips:
-            kernel[strip, strip.start :].addmm_(residual[strip], residual[strip.start :].T)
-    for strip in strips:
-        kernel[strip.stop :, strip] = kernel[strip, strip.stop :].T
-    hidden = hidden.to(dtype)
-    return kernel.mul_(hidden @ hidden.T)
+    for part, out in _row_blocks(logits, total):
+        torch.logsumexp(part.to(dtype), -1, keepdim=True, out=out)
+    rows = rows or (size if size <= WHOLE else STRIP)
+    for i in range(0, size, rows):
+        m, width = min(rows, size - i), _block(size - i)
+        strip, cut = torch.zeros(m, size - i, dtype=dtype, device=logits.device), -(-m // CUTS)
+        cuts = [slice(start, min(m, start + cut)) for start in range(0, m, cut)]
+        for start in range(0, vocabulary, width):
+            block = logits[i:, start : start + width]
+            residual = _bent(_residual(block - total[i:], tokens[i:] - start), block, cap)
+            for own in cuts:
+                strip[own, own.start :].addmm_(residual[own], residual[own.start :].T)
+        for own in cuts:
+            strip[own.stop :, own] = strip[own, own.stop : m].T
+        yield i, strip.mul_(hidden[i : i + m] @ hidden[i:].T)
 
 
 def coupling_factors(

@@ -9,7 +9,9 @@ beside a measured peak; tests/test_memory.py compares it with autograd's own ten
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
+from itertools import product
 
 import pandas as pd
 import torch
@@ -17,9 +19,10 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from workbook.policies.load import locate
-from workbook.policies.models import MIB, as_device, as_dtype, free_mib
-from workbook.rollouts.scoring import tokenize_prompts
+from workbook.policies.models import MIB, as_device, as_dtype, free_mib, kept_per_token, widths
+from workbook.rollouts.scoring import ADAPTERS, rows_within, tokenize_prompts
 from workbook.tasks import get_task
+from workbook.theory.coupling import STRIP
 from workbook.training.config import RunConfig
 from workbook.training.files import process_count
 from workbook.training.messages import one_line
@@ -77,7 +80,7 @@ def memory_forecast(
     length = prompt_length + completion_length
     scored = microbatch * (completion_length if device == "cuda" else length)  # on a CPU the head takes prompts, too
     tile = min(HEAD_ROWS, scored) * min(HEAD_COLUMNS, text.vocab_size) * size
-    kv = 2 * text.num_hidden_layers * _widths(text)[1] * size
+    kv = 2 * text.num_hidden_layers * widths(text)[3] * size
     # a layer's MLP over every prompt at once: gate, up and their product, with an adapter's output and its sum
     prefill = (3 + (2 if lora else 0)) * text.intermediate_size + 3 * text.hidden_size
     per_token = kept_per_token(config, lora, dtype, gradient_checkpointing)
@@ -185,32 +188,6 @@ def steps_per_generation(trainer: dict) -> int:
     return trainer.get("steps_per_generation") or accumulation
 
 
-def kept_per_token(config, lora: int | None, dtype: torch.dtype, gradient_checkpointing: bool = False) -> float:
-    """Bytes that autograd keeps for the backward pass, per token of a micro-batch, in all layers.
-
-    With D the model's width, A that of its attention heads together, I that of its MLP and r the adapters' rank, a
-    layer keeps
-
-        2 D        the residual stream before each norm, in float32
-        2 D        the normed stream, which the norm's own weight needs (only where that is trained)
-        2 D        what enters the attention's and the MLP's linear layers
-        4 A        queries, keys and values (repeated to all heads, as a padding mask makes them), attention's output
-        4 I        gate, activation, up, their product
-        7 r        what each adapter's first matrix gives (with adapters)
-
-    and the head the last of the stream three times. With gradient checkpointing each layer keeps its input and the one
-    that is recomputed all of this. tests/test_memory.py counts the tensors themselves.
-    """
-    text = config.get_text_config()
-    attention, width, size = _widths(text)[0], text.hidden_size, dtype.itemsize
-    in_float32 = 2 * width * 4
-    rest = (2 if lora else 4) * width + 4 * attention + 4 * text.intermediate_size + 7 * (lora or 0)
-    layer, head = in_float32 + rest * size, width * (4 + (1 if lora else 2) * size)
-    if gradient_checkpointing:
-        return text.num_hidden_layers * width * size + layer + head
-    return text.num_hidden_layers * layer + head
-
-
 def peak_mib(forecast: pd.DataFrame) -> float:
     """Peak of a `memory_forecast` table in MiB: what is always there plus the hungrier phase."""
     return float(at_peak(forecast)["mib"].sum())
@@ -252,7 +229,52 @@ def _longest_prompt(folder, task: str, options: str, n: int, seed: int) -> int:
     return max(map(len, tokenize_prompts(tokenizer, prompts)))
 
 
-def _widths(text) -> tuple[int, int]:
-    """Width of all attention heads together, and of all key-value heads."""
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return head * text.num_attention_heads, head * (text.num_key_value_heads or text.num_attention_heads)
+# -- probes ------------------------------------------------------------------------------------------------------------
+
+GIB, GROUP, PROMPT = 2**30, 8, 200  # rollouts of a prompt, and its tokens
+QWEN_0_5B = Qwen2Config(
+    hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2,
+    vocab_size=151936, tie_word_embeddings=True,
+)  # fmt: skip
+MODELS = {"0.5B": QWEN_0_5B, **dict(zip(("1.5B", "7B"), SHAPES.values(), strict=True))}  # Qwen2.5
+CARD_NAMES = tuple(CARDS)[:3]
+PROBES = {  # kinds of its passes; copies, gradients and states kept of what is trained; a group's states; dtype
+    "logps": (("scoring",), 0, False, torch.bfloat16),
+    "update, token_flips": (("gradient", "scoring"), 4, False, torch.bfloat16),
+    "TokenExplainer": (("gradient", "along"), 4, False, torch.bfloat16),
+    "block_coupling": (("gradient", "scoring"), 3, False, torch.float32),
+    "coupling_by_confidence, cancellation_index": (("states",), 0, True, torch.bfloat16),
+    "gradient_products": (("along", "gradient"), 3, True, torch.bfloat16),
+    "token_values (continuations)": (("sampling",), 0, False, torch.bfloat16),
+}
+
+
+def probe_needs(probe: str, config, tokens: int, free: float) -> tuple[float, int, int]:
+    """Bytes that a probe of PROBES needs of so many that are free, rows of its smallest pass, and bits of a weight.
+
+    config: of a gated decoder.  tokens: of a completion, behind a prompt of PROMPT, in groups of GROUP.
+    """
+    kinds, kept, whole, dtype = PROBES[probe]
+    linear, other, adapters, largest = parameter_counts(config, ADAPTERS)
+    packed = dtype.itemsize == 2 and (linear + other) * dtype.itemsize > free / 2
+    fixed = linear * (NF4_BITS / 8 if packed else dtype.itemsize) + other * dtype.itemsize + (1 + kept) * 4 * adapters
+    fixed += largest * dtype.itemsize if packed else 0
+    if whole:  # one group's logits, and a strip of its kernel with its tokens' relations
+        fixed += GROUP * tokens * (config.vocab_size * dtype.itemsize + STRIP * 8 * 8)
+    about = (PROMPT + tokens, tokens, config, dtype, ADAPTERS)
+    parts = [rows_within(free - fixed, "cuda", kind, *about) for kind in kinds]
+    return fixed + max(rows * each for rows, each in parts), min(parts)[0], 4 if packed else 8 * dtype.itemsize
+
+
+def forecast_markdown(rollouts: Sequence[int] = (64, 1_000), tokens: int = 1_000) -> str:
+    """The table of probes x models x cards: what each needs at its peak, and its passes over so many rollouts."""
+    lines = [f"| probe | model | {' | '.join(CARD_NAMES)} |", "|---|---|" + "---|" * len(CARD_NAMES)]
+    for probe, (name, config) in product(PROBES, MODELS.items()):
+        cells = []
+        for free in (CARDS[card] * GIB for card in CARD_NAMES):
+            needed, rows, bits = probe_needs(probe, config, tokens, free)
+            passes = " or ".join(f"{-(-count // rows):,}" for count in rollouts)
+            need = f"{needed / GIB:.1f} GiB{', nf4' if bits == 4 else ''}"
+            cells.append(f"{need}: {passes} passes of {rows}" if needed <= free else f"no: {need}")
+        lines.append(f"| {probe} | {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -13,6 +13,7 @@ group at once, as the derivative of log pi(j) when the weights move along g_i (f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from workbook.probes.directions import Along
 from workbook.probes.step import logp_change, output_layer_step, progress
 from workbook.rollouts.credit import OutputStates, output_states
 from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.scoring import in_batches, token_scores
 from workbook.theory.coupling import UNSURE
 from workbook.theory.decomposition import context_index
 
@@ -51,16 +53,16 @@ class GroupTokens:
     context: Int[Tensor, " N"]
     sign: Int[Tensor, " N"]
 
-    def relations(self, i: Int[Tensor, " M"]) -> dict[str, Tensor]:
-        """For each token of i (rows) and every token (columns): same token, where, signs, and bins of both."""
+    def relations(self, i: Int[Tensor, " M"], first: int = 0) -> dict[str, Tensor]:
+        """For each token of i (rows) and every one from `first` on: same token, where, signs, and bins of both."""
 
         def pair(values, combine):
-            return combine(values[i][:, None], values[None, :])
+            return combine(values[i][:, None], values[None, first:])
 
         product = pair(self.sign, torch.mul)
         across = torch.where(pair(self.rollout, torch.eq), 2, 3)
         where = torch.where(pair(self.context, torch.eq), 1, across)
-        where[torch.arange(len(i)), i] = 0
+        where[torch.arange(len(i)), i - first] = 0
         return {
             "same": pair(self.states.tokens, torch.eq).long(),
             "where": where,
@@ -70,27 +72,38 @@ class GroupTokens:
         }
 
 
+@in_batches
 def coupling_by_confidence(policy, rollouts: Rollouts, cuts: Sequence[float] = CUTS) -> pd.DataFrame:
     """Mean coupling of token pairs of a prompt's group, by kind of pair: one row for each prompt and kind that occurs.
 
     Columns: group, same (token), where (of WHERE; same context: behind the same tokens), signs (of PAIR_SIGNS),
     less_sure and more_sure (bins of both probabilities, 0 the least sure), pairs, mean (of K_ij), size (mean of
     |K_ij|). A pair counts once, and no token is paired with itself.  cuts: of probabilities into bins, ascending inside
-    (0, 1), else ValueError.  Memory: a few N x N for the N tokens of one group at a time.
+    (0, 1), else ValueError.  Memory: N x V for the N tokens of one group at a time, and strips of N x N.
     """
-    tables = []
+    tables, levels = [], (2, len(WHERE), len(PAIR_SIGNS), len(cuts) + 1, len(cuts) + 1)
     for tokens in group_tokens(policy, rollouts, cuts):
-        kernel = tokens.states.kernel().double()
-        once = torch.ones_like(kernel, dtype=torch.bool).triu(1)
-        relations = tokens.relations(torch.arange(len(kernel), device=kernel.device))
-        pairs = pd.DataFrame({name: values[once].cpu().numpy() for name, values in relations.items()})
-        pairs = pairs.assign(kernel=kernel[once].cpu().numpy(), absolute=kernel[once].abs().cpu().numpy())
-        counts = {"pairs": ("kernel", "size"), "mean": ("kernel", "mean"), "size": ("absolute", "mean")}
-        cells = pairs.groupby(list(relations)).agg(**counts).reset_index()
-        tables.append(_named(cells, tokens.group)[[*CELL, *counts]])
+        sums = 0  # (3, kinds): pairs, and the sums of K and |K| over them
+        for i, strip in tokens.states.strips():
+            once, kind = torch.ones_like(strip, dtype=torch.bool).triu(1), 0
+            relations = tokens.relations(torch.arange(i, i + len(strip), device=strip.device), i)
+            for values, level in zip(relations.values(), levels, strict=True):
+                kind = kind * level + values
+            kind, couplings = kind[once], strip[once].double()
+            sums = sums + torch.stack(
+                [torch.bincount(kind, x, math.prod(levels)).double() for x in (None, couplings, couplings.abs())]
+            )
+        there = sums[0].nonzero().squeeze(1)
+        pairs, mean, size = sums[:, there]
+        columns = dict(zip(relations, torch.unravel_index(there, levels), strict=True))
+        columns |= {"pairs": pairs.long(), "mean": mean / pairs, "size": size / pairs}
+        cells = pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
+        tables.append(_named(cells, tokens.group)[[*CELL, "pairs", "mean", "size"]])
+        del tokens  # else held beside the next ones
     return pd.concat(tables, ignore_index=True)
 
 
+@in_batches
 def gradient_products(
     policy,
     rollouts: Rollouts,
@@ -147,7 +160,7 @@ def gradient_products(
 
 
 def group_tokens(policy, rollouts: Rollouts, cuts: Sequence[float] = CUTS) -> Iterator[GroupTokens]:
-    """The groups one at a time, so that no more than one group's states are held."""
+    """The groups one at a time, so that no more than one group's states are held by who lets go of each."""
     cuts = torch.tensor(list(cuts), dtype=torch.float64)
     if len(cuts) == 0 or not ((cuts > 0) & (cuts < 1)).all() or (cuts.diff() <= 0).any():
         raise ValueError(f"cuts={cuts.tolist()} must be probabilities between 0 and 1, each above the one before.")
@@ -156,11 +169,13 @@ def group_tokens(policy, rollouts: Rollouts, cuts: Sequence[float] = CUTS) -> It
     for group, rows in progress(list(table.groupby("group")), "coupling, group by group"):
         part = rollouts.select(rollouts.group_ids == group)
         states = output_states(policy, part)
-        p = states.logits.double().log_softmax(-1).gather(1, states.tokens[:, None])[:, 0].exp()
+        p = token_scores(states.logits[None], states.tokens[None], entropies=False)[0][0].double().exp()
         sign = torch.tensor(np.sign(rows["advantage"].to_numpy(dtype=float)), device=p.device).nan_to_num(0).long()
         rollout = torch.tensor(rows["rollout"].tolist(), device=p.device)
         bins = torch.bucketize(p, cuts.to(p.device), right=True)
-        yield GroupTokens(int(group), rows.index.to_numpy(), part, states, p, bins, rollout, contexts(part), sign)
+        given = [GroupTokens(int(group), rows.index.to_numpy(), part, states, p, bins, rollout, contexts(part), sign)]
+        del states  # from now on the caller's
+        yield given.pop()
 
 
 def contexts(part: Rollouts) -> Int[Tensor, " N"]:
@@ -212,6 +227,7 @@ def shared_token(rollouts: Rollouts, confidence: tuple[float, float]) -> int | N
     return int(ranked.index[0]) if len(ranked) and ranked["both"].iloc[0] > 0 else None
 
 
+@in_batches
 def masked_update(
     policy, rollouts: Rollouts, chosen: Bool[Tensor, "B T"], optimizer: str = "sgd", lr: float = 0.1, **settings
 ) -> pd.DataFrame:

@@ -22,9 +22,10 @@ import torch
 from scipy.stats import mannwhitneyu, rankdata
 
 from workbook.policies.models import private_copy
-from workbook.probes.step import logp_change
+from workbook.probes.step import logp_change, progress
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.scoring import BYTES_AT_ONCE, in_batches
 from workbook.statistics import Interval, bootstrap_bounds, bootstrap_mean, paired_difference
 
 EPSILONS = (1e-3, 3e-3, 0.01, 3e-2, 1e-1, 3e-1)  # nats
@@ -117,24 +118,34 @@ def flip_distance(table: pd.DataFrame, eps: float = EPS) -> Interval:
 # --- the cancellation index
 
 
+@in_batches
 def cancellation_index(policy, rollouts: Rollouts) -> pd.DataFrame:
     """The token table with columns type_index, coupled_index, coupled_push and frequency.
 
     Both indices: as in the module's docstring, 0 where nothing pushes.  coupled_push: sum_j A_j K_ij, the first-order
     dlogp per unit of learning rate through the output layer.  frequency: share of the group's tokens that are this one.
-    Memory: N x N for the N tokens of one group at a time.
+    Memory: N x V for the N tokens of one group at a time, or of all where that is little.
     """
     table = rollouts.token_table()
-    states = output_states(policy, rollouts)
     groups = table.astype({"advantage": float}).groupby(["group", "token_id"])["advantage"]
     total = groups.transform(lambda advantages: advantages.abs().sum())
     table["type_index"] = np.where(total > 0, groups.transform("sum") / total.where(total > 0, 1.0), 0.0)
     table["frequency"] = groups.transform("size") / table.groupby("group")["advantage"].transform("size")
-    coupled = []
-    for _, rows in table.groupby("group"):
-        kernel = states.select(torch.tensor(rows.index.to_numpy(), device=states.tokens.device)).kernel().double()
-        pushes = kernel * torch.tensor(rows["advantage"].to_numpy(), dtype=torch.float64, device=kernel.device)
-        net, size = pushes.sum(1), pushes.abs().sum(1)  # (N,)
+    coupled, width = [], policy.model.config.get_text_config().vocab_size * policy.model.dtype.itemsize  # bytes
+    whole = output_states(policy, rollouts) if 2 * len(table) * width <= BYTES_AT_ONCE else None  # fewer passes
+    for group, rows in progress(list(table.groupby("group")), "cancellation, group by group"):
+        states = whole and whole.select(torch.tensor(rows.index.to_numpy()))
+        states = states or output_states(policy, rollouts.select(rollouts.group_ids == group))
+        pushes = torch.tensor(rows["advantage"].to_numpy(dtype=float), device=states.tokens.device)[:, None]
+        pushes = torch.cat([pushes, pushes.abs()], dim=1)
+        sums = torch.zeros_like(pushes)  # (N, 2): over the tokens j, of A_j K_ij and of its size
+        for i, strip in states.strips():
+            m, strip = len(strip), strip.double()
+            for k, part in enumerate((strip, strip.abs())):
+                sums[i : i + m, k] += part @ pushes[i:, k]
+                sums[i + m :, k] += part[:, m:].T @ pushes[i : i + m, k]  # the kernel is symmetric
+        del states  # else held beside the next ones
+        net, size = sums.unbind(1)
         index = torch.where(size > 0, net / size.clamp(min=torch.finfo(size.dtype).tiny), 0.0)
         coupled.append(pd.DataFrame({"coupled_push": net.cpu(), "coupled_index": index.cpu()}, index=rows.index))
     return table.join(pd.concat(coupled))

@@ -1,0 +1,87 @@
+"""Passes hold what the formula says; every probe takes batch_size; what is split or computed again gives the same."""
+
+import inspect
+
+import pandas as pd
+import pytest
+import torch
+from bench_memory import explain_token, made_up, peak_of
+
+import workbook.probes
+from workbook.places import data_path
+from workbook.policies.models import private_copy, recomputing, row_bytes
+from workbook.probes import cancellation_index, coupling_by_confidence, token_flips
+from workbook.probes.directions import Along
+from workbook.probes.step import logp_change, scores
+from workbook.rollouts import scoring
+from workbook.theory import coupling
+from workbook.training.memory import forecast_markdown
+from workbook.training.messages import reporting
+
+SIZES = [(4, 64, 2, 49_152), (4, 128, 8, 8_192), (1, 512, 4, 16_384)]
+
+
+@pytest.mark.parametrize(("rows", "length", "layers", "words"), SIZES)
+def test_a_pass_holds_what_the_formula_says(rows, length, layers, words):
+    """From half of it, since whole rows of attention keep less than masked ones, to a seventh more."""
+    policy, rollouts = made_up(layers, words, 8, length)
+    rollouts = rollouts.select(slice(rows))
+    for name, weight in policy.model.named_parameters():
+        weight.requires_grad_("layers.0.self_attn.q_proj" in name)  # so that gradients themselves are small
+    trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
+    ones = {name: torch.ones_like(p) for name, p in trained.items()}
+
+    def backward(model):
+        torch.autograd.grad(scores(model, rollouts).sum(), list(trained.values()))
+
+    calls = {
+        "scoring": torch.no_grad()(lambda: scores(policy.model, rollouts)),
+        "gradient": lambda: backward(policy.model),
+        "recomputed": lambda: backward(recomputing(policy.model)),
+        "along": lambda: Along(policy, method="jvp").change(rollouts, ones),
+    }
+    for kind, call in calls.items():
+        needed = rows * row_bytes(kind, length + 16, length, policy.model.config, torch.float32, lora=16)
+        peak = peak_of(lambda call=call: scoring.in_batches(call)(batch_size=rows))
+        assert 0.5 < peak / (needed + 8 * scoring.BLOCK) < 1.15, kind  # a block in float32 and its log-softmax
+
+
+def test_every_probe_of_a_policy_takes_batch_size():
+    for name in set(workbook.probes.__all__) - {"private_copy", "optimizer_of", "gradient_gram"}:  # no pass; a row each
+        names = set(inspect.signature(getattr(workbook.probes, name)).parameters)
+        assert not {"policy", "before"} & names or {"batch_size", "settings"} & names, name
+    with pytest.raises(ValueError, match="batch_size=0 must be a whole number of 1 or more, or None"):
+        cancellation_index(*made_up(2, 64, 8, 4), batch_size=0)
+
+
+@pytest.mark.parametrize("probe", [cancellation_index, coupling_by_confidence, explain_token, token_flips])
+def test_results_do_not_depend_on_the_rows_of_a_pass_nor_on_strips_of_a_kernel(probe, monkeypatch):
+    """Nor on whether rollouts of a prompt are packed."""
+    policy, rollouts = made_up(2, 64, 16, 12)
+    tables, rows = [probe(policy, rollouts)], []
+    monkeypatch.setattr(scoring, "MAX_MASK", 100)
+    policy.model.register_forward_pre_hook(lambda _, a, given: rows.append(len(given["input_ids"])), with_kwargs=True)
+    monkeypatch.setattr(coupling, "WHOLE", 10)
+    monkeypatch.setattr(coupling, "STRIP", 20)
+    tables.append(probe(policy, rollouts, batch_size=3))
+    assert max(rows) <= 3
+    pd.testing.assert_frame_equal(*tables, rtol=1e-3, atol=1e-5)
+
+
+def test_a_backward_pass_that_does_not_fit_is_computed_again_a_row_at_a_time(monkeypatch):
+    policy, rollouts = made_up(2, 64, 16, 12)
+    calls, lines, moved = [], [], []
+    monkeypatch.setattr(scoring, "SMALL", 0)
+    monkeypatch.setattr(scoring, "recomputing", lambda model: calls.append(1) or recomputing(model))
+    for free in (2**34, 2**23):
+        monkeypatch.setattr(scoring, "free_bytes", lambda _, free=free: free)
+        assert not calls
+        with reporting(lambda done, total, what: lines.append(what)):
+            moved.append(logp_change(private_copy(policy), rollouts, "sgd", 0.1))
+    assert len(calls) == 16
+    assert "update, step 1 of 1, in 16 passes of 1" in lines
+    torch.testing.assert_close(*moved, atol=1e-5, rtol=1e-3)
+
+
+def test_the_pages_table_is_the_commands():
+    assert forecast_markdown() in data_path("book", "scale.md").read_text(encoding="utf-8")
