@@ -47,10 +47,7 @@ def _own_modules(model: nn.Module, weights: bool = False) -> nn.Module:
 
 
 def recomputing(model: nn.Module) -> nn.Module:
-    """The model with its very weights, whose layers keep their input alone and are computed again for a backward pass.
-
-    In any mode, unlike transformers' own switch. A model whose layers are none of transformers' keeps everything.
-    """
+    """The model with its very weights, whose layers, in any mode, are computed again for a backward pass."""
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -281,8 +278,7 @@ def row_bytes(kind: str, length: int, words: int, config, dtype: torch.dtype, lo
         along         scoring with a tangent beside each number, four times V, attention's scores and softmax in full
         sampling      the key-value cache of all layers, four copies of the next word's logits
 
-    length: tokens of a row.  words: those whose logits are computed.  lora: rank of the adapters; None: all is trained.
-    tests/test_passes.py compares it with what passes were measured to hold.
+    words: of the tokens those whose logits are computed.  lora: rank of the adapters; None: all weights are trained.
     """
     text, size = config.get_text_config(), dtype.itemsize
     layers, width, _, cache, inner = widths(text)

@@ -119,10 +119,7 @@ def token_scores(
 
 
 def in_batches(probe: Callable) -> Callable:
-    """A probe that also takes batch_size=: rows of each of its passes, None for as many as memory holds.
-
-    It holds for all passes inside, in this thread. ValueError if below 1.
-    """
+    """A probe that also takes batch_size=, the rows of each pass inside it; None: as many as memory holds."""
 
     @wraps(probe)
     def limited(*args, batch_size: int | None = None, **settings):
@@ -135,10 +132,8 @@ def in_batches(probe: Callable) -> Callable:
         finally:
             _HERE.rows = before
 
-    own = inspect.signature(probe)
-    size = inspect.Parameter("batch_size", inspect.Parameter.KEYWORD_ONLY, default=None)
-    parameters = sorted([*own.parameters.values(), size], key=lambda parameter: parameter.kind)
-    limited.__signature__ = own.replace(parameters=parameters)
+    own, size = inspect.signature(probe), inspect.Parameter("batch_size", inspect.Parameter.KEYWORD_ONLY, default=None)
+    limited.__signature__ = own.replace(parameters=sorted([*own.parameters.values(), size], key=lambda p: p.kind))
     return limited
 
 
@@ -148,8 +143,7 @@ _HERE = threading.local()  # rows: the batch_size of the probe that runs
 def rows_at_once(model: nn.Module, length: int, words: int | None = None, kind: str | None = None) -> int:
     """Rows of so many tokens that one pass takes: `rows_within` what is free, or as `in_batches` was asked.
 
-    words: tokens of a row whose logits are computed, by default all.  kind: of `row_bytes`, by default what follows
-    from whether gradients are recorded.
+    words: those whose logits are computed, by default all.  kind: of `row_bytes`, by default as gradients are recorded.
     """
     if asked := getattr(_HERE, "rows", None):
         return asked
@@ -158,12 +152,9 @@ def rows_at_once(model: nn.Module, length: int, words: int | None = None, kind: 
 
 
 def rows_within(free: float, device: str, kind: str, length: int, words: int, *about) -> tuple[int, float]:
-    """Rows of a pass, at least one, where so many bytes are free, and the bytes of one; about: as of `row_bytes`.
-
-    Where no row of a backward pass fits into its share, layers are computed again in it.
-    """
+    """Rows of a pass, at least one, where so many bytes are free, and the bytes of one; about: as of `row_bytes`."""
     share, needed = SHARE_OF_FREE * free, row_bytes(kind, length, words, *about)
-    if kind == "gradient" and needed > share:
+    if kind == "gradient" and needed > share:  # then `rollout_logps` has layers computed again
         needed = row_bytes("recomputed", length, words, *about)
     most, budget = (512, share) if device == "cuda" else (64, min(BYTES_AT_ONCE, share))  # more rows gain nothing
     most, budget = (2**20, share) if kind == "sampling" else (most, budget)  # ... but here

@@ -229,8 +229,6 @@ def _longest_prompt(folder, task: str, options: str, n: int, seed: int) -> int:
     return max(map(len, tokenize_prompts(tokenizer, prompts)))
 
 
-# -- probes ------------------------------------------------------------------------------------------------------------
-
 GIB, GROUP, PROMPT = 2**30, 8, 200  # rollouts of a prompt, and its tokens
 QWEN_0_5B = Qwen2Config(
     hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2,
@@ -250,10 +248,7 @@ PROBES = {  # kinds of its passes; copies, gradients and states kept of what is 
 
 
 def probe_needs(probe: str, config, tokens: int, free: float) -> tuple[float, int, int]:
-    """Bytes that a probe of PROBES needs of so many that are free, rows of its smallest pass, and bits of a weight.
-
-    config: of a gated decoder.  tokens: of a completion, behind a prompt of PROMPT, in groups of GROUP.
-    """
+    """Bytes that a probe of PROBES needs of so many that are free, rows of its smallest pass, and bits of a weight."""
     kinds, kept, whole, dtype = PROBES[probe]
     linear, other, adapters, largest = parameter_counts(config, ADAPTERS)
     packed = dtype.itemsize == 2 and (linear + other) * dtype.itemsize > free / 2
