@@ -19,23 +19,23 @@ ROOT = Path(__file__).resolve().parents[1]
 Definition = tuple[str, str]  # module, name
 # Lines of Python that a folder may have: whoever needs more takes something out. All topics share one.
 BUDGET = {
-    "theory": 2_028,
+    "theory": 2_042,
     "tasks": 2_136,
-    "policies": 1_295,
-    "rollouts": 1_384,
-    "probes": 3_281,
-    "training": 4_068,
+    "policies": 1_382,
+    "rollouts": 1_437,
+    "probes": 3_305,
+    "training": 4_085,
     "views": 3_300,
     "studies": 1_116,
     "claims": 720,
     "book": 920,
-    "commands": 373,
+    "commands": 384,
     "root": 649,
-    "topics": 11_084,
+    "topics": 11_111,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 32_282, 950, 18_362, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 32_547, 950, 18_518, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
