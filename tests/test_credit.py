@@ -2,6 +2,8 @@
 
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -236,6 +238,13 @@ def test_a_rule_is_tried_on_made_up_rollouts(tmp_path, monkeypatch, capsys):
     assert third == "3 + 4 =  reward 1:  that +0.000  makes +0.000  7 +0.000"
     assert main(["estimators", "--try", "own:credit.py:g"]) == 2
     assert "returned the shape (3,); it must be (4,), one per rollout" in capsys.readouterr().err
+
+
+def test_a_trial_loads_no_model_library(tmp_path):
+    (tmp_path / "credit.py").write_text("f = lambda batch: batch.rewards\n")
+    loaded = "print({'transformers', 'trl', 'datasets', 'pandas'} & {*sys.modules})"
+    code = f"import sys; from workbook.__main__ import main; main(['estimators', '--try', 'own:credit.py:f']); {loaded}"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=tmp_path).endswith("\nset()\n")
 
 
 def test_the_estimators_are_listed_one_to_a_line(capsys):

@@ -44,11 +44,13 @@ def test_a_csv_of_texts_is_cut_into_words(tmp_path):
     assert (table.attrs["source"]["tokens"], *table["token"][:3]) == ("words", "it", " is", " 4")
 
 
-def test_a_folder_of_verls_dump_is_read_step_by_step(tmp_path):
+@pytest.mark.parametrize("ending", ["jsonl", "json", "csv"])
+def test_a_folder_of_verls_dump_is_read_step_by_step(tmp_path, ending):
+    (tmp_path / "config.json").write_text("{}")
     names = {"prompt": "input", "completion": "output", "reward": "score"}
     for step in (10, 1, 2):
         rows = pd.DataFrame(ROWS).drop(columns="completion_ids").rename(columns=names).assign(acc=1.0)
-        log(tmp_path, rows.assign(output=rows["output"] + " ok" * step), f"{step}.jsonl")
+        log(tmp_path, rows.assign(output=rows["output"] + " ok" * step), f"{step}.{ending}")
     table = read_rollouts(tmp_path)
     assert table["step"].unique().tolist() == [1, 2, 10]
     assert table.groupby(["step", "group"])["rollout"].nunique().tolist() == [2] * 6

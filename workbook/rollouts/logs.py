@@ -29,7 +29,7 @@ ALIASES = {  # names of the columns; the first that is there is read
     "advantage": ("advantage", "advantages"),
 }
 PATTERNS = ("tokens/step-*.parquet", "completions/*.parquet", "completions_*.parquet", "step-*.parquet")
-PATTERNS += ("samples/step-*.parquet", "*.table.json", "*.jsonl", "*.csv")
+PATTERNS += ("samples/step-*.parquet", "*.table.json", "*.jsonl", "*.csv", "*.json")
 WORDS = re.compile(r"\s*\w+|\s*[^\w\s]|\s+\Z")  # what stands for tokens where neither ids nor a tokenizer are known
 
 
@@ -46,8 +46,8 @@ def log_ids(completion_ids, log_extra=None, **_) -> list[float]:
 def read_rollouts(path: str | Path, tokenizer=None, weights: dict[str, float] | None = None) -> pd.DataFrame:
     """Read the rollouts of a file or a folder as a table of their tokens, columns as in `token_files`.
 
-    path: a run's folder, TRL's output folder or its completions/, a folder of JSON lines, as verl dumps, or a Parquet,
-    JSON-lines, JSON or CSV file of rows with prompt, completion, reward and, each if there, step, group, advantage and
+    path: a run's folder, TRL's output folder or its completions/, a Parquet file, or a file or folder of JSON lines (as
+    verl dumps), JSON or CSV. Of rows with prompt, completion, reward and, each if there, step, group, advantage and
     completion_ids.
     tokenizer: cuts texts into tokens, and gives ids their texts; without one texts are cut into words.
     weights: of the columns of several reward functions; by default those by which the run's logged means add up.
@@ -57,7 +57,7 @@ def read_rollouts(path: str | Path, tokenizer=None, weights: dict[str, float] | 
     known are left out. ValueError, in one sentence, for what can't be read, and where there is no advantage either.
     """
     path = Path(path).expanduser()
-    files = [path] if path.is_file() else next((sorted(path.glob(p)) for p in PATTERNS if any(path.glob(p))), [])
+    files = [path] if path.is_file() else next(filter(None, (_files(path, pattern) for pattern in PATTERNS)), [])
     if not files:
         wanted = ", ".join(PATTERNS)
         raise ValueError(f"{path} holds none of {wanted}; give the path of a file or folder of rollouts.")
@@ -99,6 +99,12 @@ def read_rollouts(path: str | Path, tokenizer=None, weights: dict[str, float] | 
         raise ValueError(f"{path} holds no tokens.")
     table.attrs["source"] |= {"path": str(path), "files": len(files)}
     return table
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    """The files of a pattern in order; of all that are JSON those that hold an array, as no config beside them does."""
+    found = sorted(folder.glob(pattern))
+    return [file for file in found if pattern != "*.json" or file.read_text(encoding="utf-8").lstrip()[:1] == "["]
 
 
 def _named(file: Path, rows: pd.DataFrame, step: int) -> pd.DataFrame:

@@ -11,12 +11,13 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
-from datasets import Dataset
-
 from workbook.places import naming_extras
+
+if TYPE_CHECKING:  # `estimators --try` answers in a second, half of which this would take
+    from datasets import Dataset
 
 
 def short(value: Any, most: int = 60) -> str:
@@ -148,7 +149,7 @@ class Task(ABC):
                 f"{self.name} has too few prompts to hold out {held_out}: of {drawn} drawn, {len(kept)} are not among "
                 f"the {len(trained)} that are trained on; take fewer of either, or options that give more prompts."
             )
-        return rows, Dataset.from_list(kept[:held_out], features=rows.features)
+        return rows, rows.from_list(kept[:held_out], features=rows.features)
 
     @abstractmethod
     def score(self, completion: str, answer: str, **row: Any) -> float:

@@ -14,17 +14,14 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import torch
-from accelerate.utils import gather_object
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbook.places import file_hash
-from workbook.policies.load import Policy
-from workbook.rollouts.credit import OutputStates, credit_batch
-from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import pad_rows
 from workbook.tasks.task import Task, error_line, load_function
 from workbook.theory.advantages import group_advantages
@@ -139,6 +136,8 @@ class TrainerCredit:
 
     def take_rows(self, rows: list[dict]) -> None:
         """Remember the data set's rows of a generation batch, those of all processes."""
+        from accelerate.utils import gather_object
+
         self.rows = gather_object(list(rows))
 
     def advantages(self, inputs: dict, micro_batch: int = 0, **known: Tensor) -> Float[Tensor, " B"]:
@@ -160,6 +159,8 @@ class TrainerCredit:
         return values.to(inputs["advantages"].dtype)
 
     def _batch(self, columns: dict, scored: Tensor, micro_batch: int, known: dict[str, Tensor]) -> CreditBatch:
+        from workbook.policies.load import Policy
+        from workbook.rollouts.credit import credit_batch
         from workbook.training.config import sampling_settings  # loads TRL, which a study need not wait for
 
         trainer, own = self.trainer, columns["tool_mask"]
@@ -177,7 +178,9 @@ class TrainerCredit:
         seeds = (trainer.args.seed, trainer.accelerator.process_index, micro_batch)
         return credit_batch(policy, rollouts.select(scored), self.task, seeds, trainer.state.global_step, **sampling)
 
-    def _rollouts(self, columns: dict) -> Rollouts:
+    def _rollouts(self, columns: dict):
+        from workbook.rollouts.sample import Rollouts
+
         mask, rows = columns["completion_mask"], [self.rows[row] for row in columns["rollout"].tolist()]
         unknown = torch.full(mask.shape, torch.nan, device=mask.device).masked_fill(mask == 0, 0.0)
         old = columns.get("sampling_per_token_logps", columns.get("old_per_token_logps", unknown))
@@ -251,7 +254,8 @@ def made_up_batch() -> CreditBatch:
     sizes = (int(mask.sum()), 4), (int(mask.sum()), len(words)), ids.shape, ids.shape, ids.shape
     hidden, logits, old, now, entropies = (torch.rand(size, generator=draws) for size in sizes)
     known = {"old_logps": -old, "logps": -now, "entropies": entropies, "tokens": [text.split() for text in texts]}
-    known |= {"states": OutputStates(hidden, logits, ids[mask.bool()])}
+    given = hidden, logits, ids[mask.bool()]  # of states, which bring transformers to a rule that asks for them
+    known |= {"states": lambda: import_module("workbook.rollouts.credit").OutputStates(*given)}
     known |= {"prompts": ["2 + 2 ="] * 2 + ["3 + 4 ="] * 2, "answers": ["4", "5", "7", "7"]}
     known |= {"continuation": lambda rows, prefixes: (torch.rand(len(rows), generator=draws).round(), len(rows))}
     return CreditBatch(torch.tensor([1.0, 0, 1, 1]), torch.tensor([0, 0, 1, 1]), ids, mask, generator=draws, **known)
