@@ -23,19 +23,19 @@ BUDGET = {
     "tasks": 2_136,
     "policies": 1_382,
     "rollouts": 1_443,
-    "probes": 3_305,
+    "probes": 3_311,
     "training": 4_089,
     "views": 3_300,
-    "studies": 1_116,
+    "studies": 1_117,
     "claims": 720,
     "book": 920,
     "commands": 384,
     "root": 649,
-    "topics": 11_111,
+    "topics": 11_131,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 32_558, 950, 18_529, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 32_585, 950, 18_536, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

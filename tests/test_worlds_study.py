@@ -217,6 +217,12 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(tmp_path,
     updates = load_measured("worlds_start", "tiny", "updates", tmp_path).set_index("rule")
     assert (updates["total2"] > 0).all()
     assert set(updates.index) == {"dr_grpo", "oracle"}
+    measure("worlds_values", "tiny", [0], tmp_path)
+    error = load_measured("worlds_values", "tiny", "errors", tmp_path).loc[0]
+    assert abs(error["bias"]) < 5 * error["noise"] + 0.01
+    assert outcomes.value_errors(Tables("tiny", tmp_path)) == pytest.approx(
+        {"bias": error["bias"], "rms": error["rms"]}
+    )
 
 
 def test_charts_draw_every_world(folder):

@@ -114,15 +114,21 @@ def value_error(policy, task: Task, prompts: int = 64, continuations: int = 320,
     """What `expected_reward` is off by, against the mean reward of sampled completions, in the reward's unit.
 
     prompts: drawn with `seed`.  continuations: completions of each.  bias: mean over the prompts of value minus mean
-    reward.  rms: root mean square over the prompts of that difference, sampling noise taken out.  noise: what sampling
-    leaves of the bias, one standard error.  Raises ValueError as `expected_reward` does.
+    reward.  square: mean square over the prompts of that difference, sampling noise taken out, so that it can be below
+    0; rms: its root, or 0.  noise: what sampling leaves of the bias, one standard error.  Raises ValueError as
+    `expected_reward` does.
     """
     sampled = sample_rollouts(policy, task, prompts, continuations, seed, task.longest)
     rewards = sampled.rewards.view(prompts, continuations).double()
     gap = expected_reward(policy, task, sampled.prompts[::continuations]).to(rewards) - rewards.mean(1)
     noise = rewards.var(1) / continuations  # (P,) variance of a mean
-    rms = (gap.square() - noise).mean().clamp(min=0).sqrt()
-    return {"bias": float(gap.mean()), "rms": float(rms), "noise": float(noise.sum().sqrt() / prompts)}
+    square = float((gap.square() - noise).mean())
+    return {
+        "bias": float(gap.mean()),
+        "square": square,
+        "rms": max(0.0, square) ** 0.5,
+        "noise": float(noise.sum().sqrt() / prompts),
+    }
 
 
 def _check(task) -> None:

@@ -71,6 +71,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "worlds_probes": "topics.worlds.probes:probes_study",
     "worlds_rates": "topics.worlds.study:rates_study",
     "worlds_start": "topics.worlds.study:start_study",
+    "worlds_values": "topics.worlds.study:values_study",
 }
 TUNING = ("arena_rates", "worlds_rates")  # studies of a world's tuning policies
 KEPT = ("coupling", "flips")  # studies whose tables can be read still, and whose measuring code has left

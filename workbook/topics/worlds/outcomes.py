@@ -180,6 +180,15 @@ def signal_share(tables: Tables, rule: str = PLAIN) -> float:
     return float(means["mean2"] / means["total2"])
 
 
+def value_errors(tables: Tables) -> dict[str, float]:
+    """bias and rms of a world's exact values at the start against sampling, over all units and prompts, in reward.
+
+    A world counts where bias is within .01 and rms within .03: a price is a matter of tenths.
+    """
+    means = tables["worlds_values/errors"][["bias", "square"]].mean()
+    return {"bias": float(means["bias"]), "rms": max(0.0, float(means["square"])) ** 0.5}
+
+
 def over_worlds(measure: Callable[[Tables], pd.Series], tables: Tables) -> pd.Series:
     """The mean over its units of a measure in each world that has been measured; index: the number of the world.
 

@@ -1,5 +1,5 @@
 """Studies of worlds: `worlds_start` (a batch, untrained), `worlds_rates` (each arm's rate), `worlds` (the comparison),
-`worlds_300` (six of its arms, 300 batches).
+`worlds_300` (six of its arms, 300 batches), `worlds_values` (what exact values are off by at the start).
 
 Arms are credit rules by their names: known credit, rules with rewards, rules that never see one, permuted rewards. A
 run is 32 generation batches of 8 prompts x 8 rollouts, one AdamW step each, on-policy; readings every fourth batch.
@@ -26,6 +26,7 @@ import torch
 from workbook.policies.models import evaluating
 from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.probes.step import scores
+from workbook.probes.values import value_error
 from workbook.studies.bench import Bench
 from workbook.studies.loop import Loop, advantaged, sample_batch, train_in_memory
 from workbook.studies.record import load_measured
@@ -43,15 +44,17 @@ KEPT += ["sampled_tokens", "seconds"]
 
 
 class Sizes(NamedTuple):
-    """Generation batches of a run, from one reading to the next, held-out prompts, batches drawn at the start."""
+    """Generation batches of a run, from one reading to the next, held-out prompts, batches drawn at the start,
+    continuations of each held-out prompt that values are compared with."""
 
     batches: int = 32
     every: int = 4
     held_out: int = 32
     redraws: int = 32
+    continuations: int = 64
 
 
-SIZES = dict.fromkeys(WORLD_SCALES, Sizes()) | {"tiny": Sizes(4, 2, 4, 4)}
+SIZES = dict.fromkeys(WORLD_SCALES, Sizes()) | {"tiny": Sizes(4, 2, 4, 4, 8)}
 
 
 def run_arm(bench: Bench, arm: str, lr: float, size: Sizes | None = None) -> pd.DataFrame:
@@ -110,6 +113,13 @@ def squares(gradients: list[torch.Tensor]) -> dict[str, float]:
     rows, count = torch.stack(gradients), len(gradients)
     own, whole = float(rows.square().sum()), float(rows.sum(0).square().sum())
     return {"total2": own / count, "sampled2": (whole - own) / (count * (count - 1))}
+
+
+def values_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Table errors of one unit: `value_error` of its policy; ten units make 20,480 continuations of a world."""
+    size = SIZES[bench.scale.name]
+    error = value_error(bench.policy, bench.task, size.held_out, size.continuations, bench.held_out_seed)
+    return {"errors": pd.DataFrame([{"world": world_name(bench.scale.name), **error}])}
 
 
 def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
