@@ -3,8 +3,6 @@
 python -m workbook train data/configs/chain.yaml --set learning_rate=5e-4 --set batching=query_preserved
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -4,8 +4,6 @@ Run by the setup cell before anything else is imported. Colab's own packages are
 is held at its version.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

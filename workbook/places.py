@@ -6,8 +6,6 @@ data/ lies beside the package in a clone, inside the package once it is installe
 A wheel carries the clone's data/ as workbook/data/, which is read there and never written to.
 """
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import os

@@ -4,8 +4,6 @@ Bootstraps of units and of seeds with the prompts within them, and a t interval 
 the statistic is a ratio). What decides a claim is the t interval: a bootstrap is too narrow for few units.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 The first use of each term in a chapter's running text becomes an <abbr> that says what it is.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -3,8 +3,6 @@
 No paths, no timings, no widget models: a widget's last picture stands in its place, with its controls (`book.forms`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

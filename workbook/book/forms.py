@@ -3,8 +3,6 @@
 A committed notebook keeps such a list beside a picture, under a type of its own that JupyterLab passes over.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterator

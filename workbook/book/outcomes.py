@@ -7,8 +7,6 @@ stand in its place.
 Below: the papers, figure by figure (chapter 14), from data/book/figures.yaml.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Formulas are MathML. Explorers of the toys move: `views.frozen` computes each on
 shipped with the pages, chooses. Every other chart and form is a picture of its last state.
 """
 
-from __future__ import annotations
-
 import copy
 import html
 import json

@@ -8,8 +8,6 @@ not independent, and their mean stands for the policy. d is the smallest effect 
     power            the least distance from c that n such units would detect with 80 % (noncentral t)
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

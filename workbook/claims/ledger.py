@@ -1,7 +1,5 @@
 """The ledger: every measurement of every claim, judged by its registration and corrected for the number of claims."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pkgutil

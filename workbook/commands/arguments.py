@@ -1,7 +1,5 @@
 """What the commands' arguments share: counts, settings, and files to write."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands on the book: measure studies, judge claims, place credit rules, execute and open chapters, report."""
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import partial

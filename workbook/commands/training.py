@@ -1,7 +1,5 @@
 """Commands on runs: train, resume, sweep, and list them; what a run may take for an advantage; attack a reward."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

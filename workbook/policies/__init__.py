@@ -1,7 +1,5 @@
 """Models and their tokenizers: loaded by name, in 4 bits, with an adapter; from a hub, a folder or a package."""
 
-from __future__ import annotations
-
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers

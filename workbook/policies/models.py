@@ -7,8 +7,6 @@ On CPUs with AVX512 bitsandbytes 0.50 reads another block's maximum wherever a l
 but no whole number of its blocks of 64 weights. Such models are refused.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator

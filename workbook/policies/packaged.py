@@ -6,8 +6,6 @@ safetensors, with tokenizer, configs and a record of all files, in <cache folder
 with the record, so that a torn one is made anew.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@
 seed: the same machine makes the same bytes.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import fields, replace

@@ -3,8 +3,6 @@
 Each takes a policy and `Rollouts`, and steps a `private_copy` where it steps at all: the policy itself never changes.
 """
 
-from __future__ import annotations
-
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers

@@ -12,8 +12,6 @@ The tables below are pure, `Blocks` -> a row per prompt. A batch is drawn as one
 `prompts_per_step - 1` others; the changes of its tokens are the sum of the rows of all their blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

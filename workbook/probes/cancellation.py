@@ -16,8 +16,6 @@ q E[score | 1] and 0 = q E[score | 1] + (1 - q) E[score | 0], so pushes of mean 
 average, (1 - q) grad q and q grad q, parallel. Noise alone keeps their cosine below 1 (`sign_products`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -13,8 +13,6 @@ Lists of English function words decide, so that classes are the same on every ma
 of tags is not at hand: which tag belongs to which class is our reconstruction. Texts are compared, never evaluated.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator

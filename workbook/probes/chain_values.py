@@ -17,8 +17,6 @@ the value passes through, is read in several styles if it is long or rambles. `v
 Letters: P prompts (times their chains), m modulus, T slots or tokens, W admitted words, B rollouts, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

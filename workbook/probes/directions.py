@@ -6,8 +6,6 @@ One forward-mode pass carries this derivative for all tokens at once; a loop ove
 each. Quantized layers have no forward mode: for them (log pi(theta + s g) - log pi(theta - s g)) / 2s.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress

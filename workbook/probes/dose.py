@@ -10,8 +10,6 @@ of one set of small steps. A change counts as movement beyond `MOVED` times the 
 step of 0.1 nats, whatever its length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

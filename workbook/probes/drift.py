@@ -4,8 +4,6 @@ Both policies score the same texts: the right chains of some prompts, each in se
 policy's own, not that of other samples.
 """
 
-from __future__ import annotations
-
 import random
 
 import pandas as pd

@@ -14,8 +14,6 @@ weight decay is a term of its own. What the sum misses of a real step is the ste
     explanation.parts()           # own rollout, other rollouts of the prompt, other prompts, by the sign of the push
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

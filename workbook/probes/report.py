@@ -8,8 +8,6 @@ Letters: a group is the rollouts of one prompt in one step; a place is a token a
 rollouts that have that token there. What a log does not have is in `Report.missing`, with how to get it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

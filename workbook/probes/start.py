@@ -1,7 +1,5 @@
 """Description of a start: what a policy earns in a world before any step, and where its likeliest words are wrong."""
 
-from __future__ import annotations
-
 import torch
 
 from workbook.probes.step import FIELDS

@@ -8,8 +8,6 @@ The update is the objective of `workbook.theory.weights`: J = sum_it w_it A_it l
 step on fresh rollouts is GRPO's, and further steps on the same rollouts are PPO's with its ratios and clipping.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 

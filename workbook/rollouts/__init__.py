@@ -1,7 +1,5 @@
 """Rollouts: sampled completions of prompts, their token table, scores and output states."""
 
-from __future__ import annotations
-
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers

@@ -5,8 +5,6 @@ advantage; with `log_ids` among its reward functions also the ids of the tokens.
 wandb and CSV with such columns are read by the same lines; other names are in `ALIASES`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import count

@@ -8,8 +8,6 @@ old_logp, logp, logp_after, entropy          nats; logp before the optimizer ste
 residual                                     |sum of push| / sum of |push| of the token's place
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

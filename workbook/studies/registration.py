@@ -6,8 +6,6 @@ data/results/<study>/registration.yaml; its hash stands in the manifest of every
 after the measurement shows. Thresholds and smallest effects are stated there and nowhere else.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import field
 from functools import lru_cache

@@ -4,8 +4,6 @@ Each text is made from a task's own rows and put bare, in a sentence, in tags an
 counts. True statements come last, so that a verifier which pays nothing stands out too.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from workbook.tasks.task import Task, completion_text, positive_int

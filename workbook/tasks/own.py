@@ -7,8 +7,6 @@ Rows that can't be used are named by line, all at once; nothing is half-loaded. 
 process that trains: a run is a process of its own, and Stop ends it.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import inspect

@@ -10,8 +10,6 @@ credit of a word is V after it minus V before it, and both are exact. `workbook.
 with a policy's own p.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import random

@@ -11,8 +11,6 @@ a unit is not compared (12 miles pays for 12 hours). What it misses: an answer i
 left."). `workbook.tasks.attack_reward` shows what a reward pays for.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

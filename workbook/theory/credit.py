@@ -7,8 +7,6 @@ continuations) is computed when a rule first asks for it and then kept, so that 
 Letters: B rollouts, T completion tokens (right-padded), N tokens in the mask in row-major order, D width, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Nothing here raises on a wrong or missing answer, so that a chapter runs to its 
 The exercises themselves are in `exercises.py` of each topic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from inspect import signature
 

@@ -1,7 +1,5 @@
 """TRL's trainer with the switches of cancellation, and runs that can be watched, stopped, resumed and compared."""
 
-from __future__ import annotations
-
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers

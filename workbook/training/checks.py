@@ -5,8 +5,6 @@ on its errors and warns of the rest. `check_run` asks it of a run's config, and 
 there; no model is loaded.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec

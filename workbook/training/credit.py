@@ -9,8 +9,6 @@ micro-batch, with the log-probabilities of that moment. What it draws depends on
 the micro-batch and the process alone, also after a resume.
 """
 
-from __future__ import annotations
-
 import inspect
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 A rule reads a few logged columns and is silent where they are missing, or where too little is logged to tell.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

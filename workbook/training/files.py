@@ -8,8 +8,6 @@ trains in several processes, each on its share of every batch (on CPUs put ACCEL
 one decides and writes, and alone asks the disk: processes that see a file differently wait for one another for ever.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

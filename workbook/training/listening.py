@@ -7,8 +7,6 @@ called once, with what it would have been called with, and what it computed is r
 holds what a run's does, and Stop works. What changes training, and measure_cancellation, need CancellationTrainer.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from functools import partial

@@ -6,8 +6,6 @@ It leaves out the libraries themselves, the allocator's waste and the loading of
 beside a measured peak; tests/test_memory.py compares it with autograd's own tensors.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import cache

@@ -7,8 +7,6 @@ with reporting(report):                          # what a widget does around a p
     compute()                                    # report(done, total, what) may raise Stopped
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager

@@ -13,8 +13,6 @@ accumulation. The first two of these last also divide by each rollout's own leng
 depends on N.
 """
 
-from __future__ import annotations
-
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator

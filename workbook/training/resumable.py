@@ -5,8 +5,6 @@ random states, the adaptive entropy coefficient and a reference model that moves
 resumed in a later epoch draws that epoch's prompt order, where TRL's sampler would repeat the first one's.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -5,8 +5,6 @@ One that died is called again: finished runs are kept, interrupted ones resume. 
 handed out twice is trained once.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

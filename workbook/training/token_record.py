@@ -6,8 +6,6 @@ gradients and with the generators of random numbers put back, so that recording 
 Layout and reading of the tables: `training.token_tables`.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

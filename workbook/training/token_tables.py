@@ -7,8 +7,6 @@ Numbers of a truncated rollout that the loss masks are NaN: nothing scored it. A
 JSON under the key `workbook`.
 """
 
-from __future__ import annotations
-
 import re
 from numbers import Integral
 from pathlib import Path

@@ -23,8 +23,6 @@ its field:
    Settings that would make an intervention a silent no-op are refused (`training.checks`).
 """
 
-from __future__ import annotations
-
 import copy
 import warnings
 

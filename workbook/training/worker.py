@@ -5,8 +5,6 @@ resumed run ends in the bits of one that was never interrupted only if policy, p
 that it started with: each has its checksum in the manifest, and what differs is refused in a sentence that names it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Charts and widgets: pure charts f(DataFrame) -> alt.Chart, and thin shells that make them live. Nothing trains."""
 
-from __future__ import annotations
-
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers

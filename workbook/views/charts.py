@@ -15,8 +15,6 @@ Green is signal, charcoal is bias, violet is noise; light shades came by couplin
 and none of them is the blue or orange of a sign.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 

@@ -8,8 +8,6 @@ The chart is built once and afterwards receives rows. Reset goes back to the set
 code below the chart is the setting a reader can take into a cell of their own.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import threading

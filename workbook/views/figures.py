@@ -17,8 +17,6 @@ Numbers: `number=` is the d3 format of the printed middle values, `form=` of tho
 further columns for the tooltip.
 """
 
-from __future__ import annotations
-
 import altair as alt
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """The claims ledger as a picture: how far each primary row lies from its threshold, and on which side."""
 
-from __future__ import annotations
-
 import textwrap
 
 import altair as alt

@@ -7,8 +7,6 @@ and then `push`ed rows. A module with Vega inside has 0.9 MB: it travels once, p
 to which the charts of a page refer (`Shared`; shared.js also keeps the widgets in a saved notebook).
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Charts of a QLoRA run: where its memory goes, model by model, and which of its adapters moved."""
 
-from __future__ import annotations
-
 import altair as alt
 import pandas as pd
 

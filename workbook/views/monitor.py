@@ -5,8 +5,6 @@ which from a thread would land in the wrong cell. The thread ends with the run, 
 nor this page, so a new monitor finds it again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

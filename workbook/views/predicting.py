@@ -7,8 +7,6 @@ Keys begin with the two digits of their chapter. One JSON file holds them all. R
 `reveal` adds to a prediction is the answer. A guess is recorded once; it counts if the answer had not been shown.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import math

@@ -5,8 +5,6 @@ of a Vega-Lite 5 entry (the newest type JupyterLab draws itself; Altair's own v6
 and rendered pages, and the description as text. On Colab, HTML is the live entry.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import io

@@ -5,8 +5,6 @@ column (an entropy, a log-probability) runs from light at 0 to dark. Black or wh
 contrasts more. What took a token's gradient away (`stopped`) is a mark, too, so that colour is not the only cue.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Token charts: a group's rollouts as text coloured by a column, and what is known of a pinned token as a panel."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import altair as alt

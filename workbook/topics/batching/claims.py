@@ -5,8 +5,6 @@ prompt's worth, of batch_one_prompt; a unit's number is one arm minus the shuffl
 level and matching.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Chapters 08 and 14: what cancels in a step, the study under menus, parts of each cut's steps, two ways live."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from functools import partial

@@ -13,8 +13,6 @@ To first order plain SGD ends where one step on the whole batch ends, whoever sh
 two ways falls with the square of the learning rate. Clipping, momentum and Adam part them at the first power.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pandas as pd

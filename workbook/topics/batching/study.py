@@ -10,8 +10,6 @@ on the same held-out prompts, exactly (`probes.values`). `batch_one_prompt` meas
 nothing collapses, and under shuffled mini-batches alone, so that no other order has a rate made to measure.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

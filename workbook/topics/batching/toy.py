@@ -1,7 +1,5 @@
 """A generation batch with drawn rewards, cut into mini-batches by five strategies; and the chapter's exercises."""
 
-from __future__ import annotations
-
 import altair as alt
 import numpy as np
 import pandas as pd

@@ -1,7 +1,5 @@
 """Charts of the cancelled share: four bars per class of word, and curves over rollouts and over prompts."""
 
-from __future__ import annotations
-
 import altair as alt
 import numpy as np
 import pandas as pd

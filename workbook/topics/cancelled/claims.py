@@ -1,7 +1,5 @@
 """Claims about the cancelled share, ours: what each row measures stands in data/results/cancelled/registration.yaml."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

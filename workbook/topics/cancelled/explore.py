@@ -1,7 +1,5 @@
 """Explorers of the cancelled share: of rows in hand (a toy's, a policy's), of committed tables, and its curves."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from workbook.probes.cancellation import PushRows, prompt_rows

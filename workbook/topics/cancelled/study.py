@@ -12,8 +12,6 @@ What was registered: data/results/cancelled/registration.yaml. On language model
 sign, rewards are not permuted, and there is no curve over rollouts: described only.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -8,8 +8,6 @@ Each place is a softmax of its own; prompts differ in which number is right. The
 of rollout k moves token i by sum over j in k of <h_i, h_j> <e_i - p_i, e_j - p_j>, as `coupling_kernel` has it.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

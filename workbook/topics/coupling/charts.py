@@ -1,7 +1,5 @@
 """Tables and charts of coupling: maps over confidence, the proxy against full gradients, mass, a push's spillover."""
 
-from __future__ import annotations
-
 import altair as alt
 import numpy as np
 import pandas as pd

@@ -5,8 +5,6 @@ What decides was registered for the study mass (data/results/mass/registration.y
 unsure at p < 0.5. Every measure gives one number per unit.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Explorers, live studies and exercises of chapters 06, 10 and 14: the policy in hand beside ten of the family."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pandas as pd

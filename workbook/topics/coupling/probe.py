@@ -11,8 +11,6 @@ group at once, as the derivative of log pi(j) when the weights move along g_i (f
 `masked_update` takes a real step in which chosen tokens alone push, beside the output layer's own step in closed form.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

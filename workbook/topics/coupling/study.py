@@ -6,8 +6,6 @@ expectation is zero, sum_y pi(y) (e_y - pi) = 0: what pairs of the same token ad
 What was registered, and what is judged by it: data/results/mass/registration.yaml, `workbook.topics.coupling.claims`.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -4,8 +4,6 @@ H7, H8, H9 and R4 are decided by the study `value_gap`: exact values, matched fo
 seed; what was stated before stands in its registration. H6, R1 and the falsifier are decided by chapter 05's `dose`.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Chapters 07, 10 and 14: gaps in value after one step, under sliders, their figures, and values not known exactly."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

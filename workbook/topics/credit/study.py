@@ -9,8 +9,6 @@ within a prompt, within rollouts of one reward, and mostly at equal position. Wh
 measured: data/results/value_gap/registration.yaml.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

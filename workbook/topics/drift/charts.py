@@ -1,7 +1,5 @@
 """Tables and charts of the studies of exchangeable weights, of units' numbers (`claims`) with 95 % t intervals."""
 
-from __future__ import annotations
-
 import textwrap
 
 import altair as alt

@@ -9,8 +9,6 @@ no number to any of its unit's comparisons; its twin, which only loses value, is
 Arms are compared at the end, or where each first reaches the highest exact value that both reach.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial

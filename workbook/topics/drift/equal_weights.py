@@ -9,8 +9,6 @@ of failing rollouts the least likely tenth of the tokens push alone, so that on 
 Registration: data/results/equal_weights/registration.yaml.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The live study of chapters 09 and 14, two objectives along training, and the exercise of chapter 09."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 

@@ -8,8 +8,6 @@ given. So the slope of its loss by a token's log-probability is the token's push
 What was stated before the first measurement: data/results/loss_types/registration.yaml.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import warnings

@@ -6,8 +6,6 @@ a token that is sure to be shared has no energy left. Of a slot of two words the
 about 1/(e G), 5 % for groups of eight; only a pair can share a quarter.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float

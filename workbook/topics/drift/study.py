@@ -13,8 +13,6 @@ differ. `confidence_tuning` searches each arm's learning rate and clip range, on
 reads whole runs at one learning rate. Registrations: data/results/{confidence,training_curves}/registration.yaml.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Measured: the study `loss_types`, whose policies go on stepping on one batch of 
 policy's groups share words; SmolLM2's share none, so that there a position counts as if the whole group shared it.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import altair as alt

@@ -3,8 +3,6 @@
 The first is the learning tax of arXiv 2604.13088 (proposition 3.1, claim D4), the second its corollary 3.2 (D5).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

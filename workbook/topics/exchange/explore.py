@@ -1,7 +1,5 @@
 """Explorers and exercises of chapters 03 and 04: weights that cancel, clipping, transforms, drift, positive-only."""
 
-from __future__ import annotations
-
 import torch
 
 from workbook.theory import cancellation_residual, group_advantages, surrogate_weights

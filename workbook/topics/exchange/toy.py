@@ -5,8 +5,6 @@ The shared token gets the pushes w_i A_i g_i: weight, advantage, gradient direct
 directions are the same all over the group (arXiv 2604.13088; D1 to D3, D6 and D7 in the claims).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

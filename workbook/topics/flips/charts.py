@@ -4,8 +4,6 @@ Every interval is a t interval over units (policy and prompts), unless a chart s
 axis is our guess: it names batches of 16 to 96 in one figure.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import altair as alt

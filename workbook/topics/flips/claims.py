@@ -5,8 +5,6 @@ What decides was registered for the studies dose, dose_alphabets and dose_dials,
 step that are judged at `PAPER_DOSE`. The rows of dose_llm, of two language models, are described.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Explorers, live studies and exercises of chapters 05, 10 and 14: the policy in hand beside committed curves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pandas as pd

@@ -12,8 +12,6 @@ The cancellation index (H5) is the signal that remains on a token after opposing
 Both lie in [-1, 1]; 0 is full cancellation. `predicts` asks what they predict of a token's change and of its credit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

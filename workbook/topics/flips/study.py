@@ -9,8 +9,6 @@ each as two blocks, its rollouts of either sign; the others come in bundles, two
 describe and nothing is judged by them. No prompt occurs twice.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Charts of toy groups: gradients that meet, a group that grows, frequencies, group sizes and training."""
 
-from __future__ import annotations
-
 import altair as alt
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """Explorers and exercises of chapters 00, 02, 04 and 13: what a toy group pushes."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -10,8 +10,6 @@ The net push of a group on the logits of one of these softmaxes is sum_i A_i (e_
 N groups, G rollouts in each, V words in a softmax.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ experiment(**choices) -> RunConfig          one setting, over a config or alone
 plan(**choices, vary=, values=, seeds=)     that setting, a grid around it, and what is wrong with them
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple

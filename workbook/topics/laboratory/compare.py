@@ -3,8 +3,6 @@
 Runs of one seed share their prompts and random numbers, so each seed gives one difference.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The exercise of chapter 12 on a reward that no talk can win."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from workbook.topics.grading import answer_of

@@ -3,8 +3,6 @@
 For a reward of one's own it also tells which texts that are no answers the reward pays (`attack_reward`).
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ What each row measures, and against which number, stands in data/results/<study>
 recovered, recovered_dials and recovered_members. Curves over all settings: `workbook.topics.recovered.explore`.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

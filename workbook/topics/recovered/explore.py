@@ -1,7 +1,5 @@
 """Chapter 07's figures of credit recovered: measured curves, and one real step split in a second."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import altair as alt

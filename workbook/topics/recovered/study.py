@@ -10,8 +10,6 @@ Settings are parts of two pools of rollouts, so that along an axis one thing cha
 of the pools; one batch of a unit says little, so that a unit's number is the mean over its draws.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 

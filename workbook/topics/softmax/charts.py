@@ -1,7 +1,5 @@
 """Charts of two contexts in one softmax layer, from the tables of `toy` and of a real policy's pairs."""
 
-from __future__ import annotations
-
 import altair as alt
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """Explorers and exercises of chapter 01: what two contexts do to each other through one softmax layer."""
 
-from __future__ import annotations
-
 import math
 
 import torch

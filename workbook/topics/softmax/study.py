@@ -4,8 +4,6 @@ Rivals are different unsure tokens in different contexts, each of which has at l
 leaves over. If a context is undecided between k words equally, rivals have -1 / (k - 1) of the coupling of equal words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 

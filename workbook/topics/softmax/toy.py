@@ -9,8 +9,6 @@ frozen, trained, or the same matrix as W (tied). c_i is chosen so that the proba
 Source of the formulas: arXiv 2605.08666, figure 2 (H2, H4 in the claims); the input side is ours.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

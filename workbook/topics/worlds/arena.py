@@ -10,8 +10,6 @@ at no rate, run at plain's. What a rule samples itself counts. Stated before: da
 Tables: runs, a row per reading of a run, as those of worlds; of `arena_rates` with policy, of the tuning ones.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The arena's table as a picture and as text: rules against worlds, each beside plain group credit."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

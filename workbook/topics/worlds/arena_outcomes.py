@@ -5,8 +5,6 @@ The rules that the study `worlds` trains stand here with its runs, all others wi
 of `worlds` sampled there: in between two readings on a straight line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 

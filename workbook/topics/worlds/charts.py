@@ -1,7 +1,5 @@
 """Charts of worlds: value over tokens, rules, the price over an update's signal, group sizes, a trainer's defaults."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 

@@ -4,8 +4,6 @@ Rows of a world have its policies as units. At the scale "worlds" a unit is a wo
 policies: of all worlds but those held out.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pandas as pd

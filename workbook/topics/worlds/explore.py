@@ -1,7 +1,5 @@
 """Chapters 04 and 07: worlds under their dials, and rules in a world, run now over what was measured there."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ those; runs, negative_only at plain's own rate. Credit of a single token may exc
 bounds its mean, as information about the reward.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import torch

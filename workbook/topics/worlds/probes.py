@@ -16,8 +16,6 @@ Table readings: a row per batch (draw) of a checkpoint (batch); permuted_ column
 Table truth: a row per checkpoint with mean2, total2, and the exact value of held-out prompts.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial

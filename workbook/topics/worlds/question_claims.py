@@ -1,7 +1,5 @@
 """Claims about plain's settings, ours: what each row measures stands in data/results/worlds_groups, worlds_defaults."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

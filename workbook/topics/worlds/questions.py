@@ -15,8 +15,6 @@ mean squared length; mean2, that of its expectation m; bias2:
     |m|^2 - <m, e>^2 / |e|^2      off the exact gradient e; of products of two halves of the batches, without noise
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
