@@ -71,7 +71,7 @@ def measured_pushes(monkeypatch, trainer, batch) -> torch.Tensor:
         seen.append(token_pushes(*args))
         return seen[-1]
 
-    monkeypatch.setattr("workbook.training.trainer.token_pushes", watch)
+    monkeypatch.setattr("workbook.training.meter.token_pushes", watch)
     trainer._metrics["train"].clear()
     if trainer._meter:  # what it adds needs a model's graph
         monkeypatch.setattr(trainer._meter, "add", lambda *args: None)

@@ -20,20 +20,7 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 
 from workbook.policies.models import peak_used_mib
-from workbook.training.files import (
-    all_gather,
-    atomic_folder,
-    broadcast_from_main,
-    checkpoint_step,
-    checkpoints,
-    is_main,
-    load_state,
-    process_index,
-    read_json,
-    save_state,
-    write_json,
-    write_parquet,
-)
+from workbook.training import files
 from workbook.training.runs import SAMPLED, Run
 from workbook.training.trainer import CancellationTrainer
 
@@ -57,15 +44,15 @@ class ResumableTrainer(CancellationTrainer):
             raise ValueError(f"A run's checkpoints hold whole weights, which {kind.value} shards; {multi}.")
 
     def _save_checkpoint(self, model, trial):
-        others = all_gather(_random_state())[1:]
-        if not is_main():
+        others = files.all_gather(_random_state())[1:]
+        if not files.is_main():
             return
-        with atomic_folder(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}") as folder:
+        with files.atomic_folder(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}") as folder:
             self._save(str(folder))
-            save_state(folder, STATE, self._training_state() | {"random_of_others": others})
+            files.save_state(folder, STATE, self._training_state() | {"random_of_others": others})
             self.state.save_to_json(str(folder / "trainer_state.json"))
-        step = self.state.global_step
-        for old in [p for p in checkpoints(Path(self.args.output_dir)) if checkpoint_step(p) <= step][KEEP:]:
+        step, written = self.state.global_step, files.checkpoints(Path(self.args.output_dir))
+        for old in [path for path in written if files.checkpoint_step(path) <= step][KEEP:]:
             shutil.rmtree(old)
 
     def _save(self, output_dir=None, state_dict=None):
@@ -89,7 +76,7 @@ class ResumableTrainer(CancellationTrainer):
 
     def train(self, resume_from_checkpoint=None, **kwargs):
         if resume_from_checkpoint is not None:
-            state = read_json(Path(resume_from_checkpoint) / "trainer_state.json", dict)
+            state = files.read_json(Path(resume_from_checkpoint) / "trainer_state.json", dict)
             self._sampler_epochs = int(state["epoch"] or 0)
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
@@ -103,7 +90,7 @@ class ResumableTrainer(CancellationTrainer):
     def _load_optimizer_and_scheduler(self, checkpoint):
         if checkpoint is None:
             return
-        state = load_state(Path(checkpoint), STATE)
+        state = files.load_state(Path(checkpoint), STATE)
         self.optimizer.load_state_dict(state["optimizer"])
         own = {k: v for k, v in self.lr_scheduler.state_dict().items() if k == LAMBDAS}  # made anew from the config
         self.lr_scheduler.load_state_dict(own | state["scheduler"])
@@ -119,8 +106,8 @@ class ResumableTrainer(CancellationTrainer):
 
     def _load_rng_state(self, checkpoint):
         if checkpoint is not None:
-            state = load_state(Path(checkpoint), STATE)
-            _set_random_state([state["random"], *state["random_of_others"]][process_index()])
+            state = files.load_state(Path(checkpoint), STATE)
+            _set_random_state([state["random"], *state["random_of_others"]][files.process_index()])
 
 
 def _random_state() -> dict:
@@ -158,7 +145,7 @@ class Recorder(TrainerCallback):
         self.run, self.trainer, self.bar, self.stopped = run, trainer, bar, False
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if not is_main() or not logs or "train_runtime" in logs:  # the closing summary
+        if not files.is_main() or not logs or "train_runtime" in logs:  # the closing summary
             return
         row = {"step": state.global_step, "time": time.time()}
         row["peak_memory_mib"] = peak_used_mib(self.trainer.accelerator.device)
@@ -171,7 +158,7 @@ class Recorder(TrainerCallback):
             self.bar.update(state.global_step - self.bar.n)
 
     def on_step_end(self, args, state, control, **kwargs):
-        if broadcast_from_main(self.run.stopping):
+        if files.broadcast_from_main(self.run.stopping):
             window = args.steps_per_generation * args.num_iterations
             # Inside a generation batch a checkpoint would miss its rollouts; an earlier one replays the same steps.
             control.should_save = state.global_step * args.gradient_accumulation_steps % window == 0
@@ -179,8 +166,8 @@ class Recorder(TrainerCallback):
         return control
 
     def on_save(self, args, state, control, **kwargs):
-        if is_main():
-            write_parquet(self.run.folder / "samples" / f"step-{state.global_step:06d}.parquet", self._samples())
+        if files.is_main():
+            files.write_parquet(self.run.folder / "samples" / f"step-{state.global_step:06d}.parquet", self._samples())
 
     def _samples(self, most: int | None = None) -> pd.DataFrame:
         """The first rollouts of the latest generation batch, of which TRL keeps a record."""
@@ -197,4 +184,4 @@ class Recorder(TrainerCallback):
         samples = samples.assign(step=step, reward=reward, advantage=samples["advantages"])[SAMPLED]
         for column in ("prompt", "completion"):
             samples[column] = [text if len(text) <= LONGEST else text[:LONGEST] + " ..." for text in samples[column]]
-        write_json(self.run.folder / "samples.json", samples.to_dict("records"))
+        files.write_json(self.run.folder / "samples.json", samples.to_dict("records"))

@@ -32,21 +32,8 @@ import psutil
 from filelock import FileLock
 
 from workbook.places import runs_folder
+from workbook.training import files
 from workbook.training.config import RunConfig, dump_yaml, flatten
-from workbook.training.files import (
-    as_folder,
-    check_vacant,
-    checkpoints,
-    damage,
-    is_main,
-    process_count,
-    read_json,
-    read_metrics,
-    read_records,
-    remove_leftovers,
-    write_json,
-    write_text,
-)
 from workbook.training.messages import show_value
 from workbook.training.token_tables import FOLDER as TOKENS
 from workbook.training.token_tables import read_step, tables
@@ -81,11 +68,11 @@ class Run:
 
     def manifest(self) -> dict:
         """Versions, device, seed, git state and checksums of what the run used."""
-        return read_json(self.folder / "manifest.json", dict)
+        return files.read_json(self.folder / "manifest.json", dict)
 
     def metrics(self) -> pd.DataFrame:
         """One row per optimizer step so far: step, reward (where new rollouts were sampled), grad_norm, entropy, ..."""
-        table = pd.DataFrame(read_metrics(self.folder / "metrics.jsonl"))
+        table = pd.DataFrame(files.read_metrics(self.folder / "metrics.jsonl"))
         for column, kind in {"step": int, "reward": float}.items():
             if column not in table:
                 table[column] = pd.Series(dtype=kind)
@@ -93,11 +80,11 @@ class Run:
 
     def samples(self) -> pd.DataFrame:
         """A few of the newest generation batch's rollouts, a row each."""
-        return read_records(self.folder / "samples.json", SAMPLED)
+        return files.read_records(self.folder / "samples.json", SAMPLED)
 
     def evaluation(self) -> pd.DataFrame:
         """Held-out reward before and after: columns label, mean, low, high (95 % bootstrap over prompts)."""
-        return read_records(self.folder / "evaluation.json", EVALUATED)
+        return files.read_records(self.folder / "evaluation.json", EVALUATED)
 
     def token_steps(self) -> list[int]:
         """Optimizer steps that have a token table (`record_tokens`)."""
@@ -110,11 +97,11 @@ class Run:
     def status(self) -> dict:
         """state (starting, running, stopped, finished, failed, interrupted), step, total, message, notes."""
         try:
-            stored = read_json(self.folder / "status.json", dict)
+            stored = files.read_json(self.folder / "status.json", dict)
             status = STATUS | {k: v for k, v in stored.items() if k not in STATUS or type(v) is type(STATUS[k])}
         except ValueError as error:  # a damaged one counts as an interrupted run's
             status = STATUS | {"notes": [str(error)]}
-        rows = read_metrics(self.folder / "metrics.jsonl", last_only=True)
+        rows = files.read_metrics(self.folder / "metrics.jsonl", last_only=True)
         status["step"] = rows[-1]["step"] if rows else 0
         alive = is_alive(status) or is_locked(self.folder / "training.lock")
         if status["state"] not in FINAL_STATES and not alive:
@@ -134,7 +121,7 @@ class Run:
 
     def stop(self) -> None:
         """Ask it to stop after the optimizer step in hand; it can be resumed."""
-        write_text(self.folder / "stop", "stop\n")
+        files.write_text(self.folder / "stop", "stop\n")
 
     def wait(self, timeout: float | None = None):
         """Block until it ends; returns itself. TimeoutError after `timeout` seconds, RuntimeError if it failed."""
@@ -163,8 +150,8 @@ class Run:
     def remove(self) -> None:
         """Delete what the run wrote, and its folder if nothing else is in it; ValueError if it is running."""
         self._check_idle()
-        remove_leftovers(self.folder, OURS)
-        for path in [*checkpoints(self.folder), *(self.folder / name for name in FOLDERS)]:
+        files.remove_leftovers(self.folder, OURS)
+        for path in [*files.checkpoints(self.folder), *(self.folder / name for name in FOLDERS)]:
             shutil.rmtree(path, ignore_errors=True)
         for name in FILES:
             (self.folder / name).unlink(missing_ok=True)
@@ -176,7 +163,7 @@ class Run:
         from workbook.policies.load import Policy, load_policy
 
         final = self.folder / "final"
-        if defect := damage(final):
+        if defect := files.damage(final):
             state = f"damaged ({defect})" if final.exists() else f"not there while it is {self.status()['state']}"
             raise ValueError(f"The model of {self.folder} is {state}; resume() writes it.")
         if not (final / "adapter_config.json").exists():
@@ -205,13 +192,13 @@ def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None 
     if folder is None:  # one that is not there yet, named after the time
         root, stem = runs_folder(), f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         folder = next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
-    run = Run(as_folder(folder))
+    run = Run(files.as_folder(folder))
     if (run.folder / "config.yaml").is_file():
         if not never_trained(run):
             raise ValueError(f"{run.folder} already holds a run; resume() it, or choose another folder.")
         run.remove()
-    check_vacant(run.folder)
-    write_text(run.folder / "config.yaml", dump_yaml(asdict(config)))
+    files.check_vacant(run.folder)
+    files.write_text(run.folder / "config.yaml", dump_yaml(asdict(config)))
     set_status(run, "starting", "Waiting for its process.")
     return run
 
@@ -244,7 +231,7 @@ def load_run(folder: str | Path | None = None) -> Run:
     """
     if folder is None:
         return latest_run()
-    names = {path.name for path in as_folder(folder).glob("*")}
+    names = {path.name for path in files.as_folder(folder).glob("*")}
     if not {"config.yaml", TOKENS} & names or not names & {"status.json", "manifest.json"}:
         raise ValueError(f"{folder} holds no run: a run's folder has a config.yaml and a status.json.")
     return Run(folder)
@@ -252,7 +239,7 @@ def load_run(folder: str | Path | None = None) -> Run:
 
 def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
     """The run made last, of those whose folder's name begins with `name`; ValueError if there is none."""
-    folder = runs_folder() if folder is None else as_folder(folder)
+    folder = runs_folder() if folder is None else files.as_folder(folder)
     configs = [path for path in folder.glob("*/config.yaml") if path.parent.name.startswith(name)]
     if not configs:
         raise ValueError(f"{folder} holds no run{f' whose name begins with {name!r}' if name else ''}.")
@@ -264,13 +251,13 @@ def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
 
 def is_done(run: Run) -> bool:
     """Whether a run has finished, and its model is as it was written."""
-    return run.status()["state"] == "finished" and damage(run.folder / "final") is None
+    return run.status()["state"] == "finished" and files.damage(run.folder / "final") is None
 
 
 def never_trained(run: Run) -> bool:
     """Whether a run failed before its first optimizer step, so that its folder holds nothing worth keeping."""
     status = run.status()
-    trained = status["step"] or (run.folder / "final").exists() or checkpoints(run.folder)
+    trained = status["step"] or (run.folder / "final").exists() or files.checkpoints(run.folder)
     return status["state"] == "failed" and not trained and not is_locked(run.folder / "training.lock")
 
 
@@ -280,12 +267,12 @@ def check_unedited(run: Run) -> None:
         return
     started = run.manifest()
     processes = started.get("processes", 1)
-    if processes != process_count():  # a batch is the sum of theirs
+    if processes != files.process_count():  # a batch is the sum of theirs
         cpu = "ACCELERATE_USE_CPU=true " if str(started.get("device")).startswith("cpu") else ""
         many = f"{cpu}accelerate launch --multi_gpu --num_processes {processes}" if processes > 1 else "python"
         differ = f"{run.folder} was started by {processes} process{'es' * (processes != 1)} and this launch has"
         again = f"{many} -m workbook resume {shlex.quote(str(run.folder))}"
-        raise ValueError(f"{differ} {process_count()}; go on with {again}")
+        raise ValueError(f"{differ} {files.process_count()}; go on with {again}")
     before, now = flatten(started.get("config", {})), flatten(json.loads(json.dumps(asdict(run.config), default=str)))
     changed = [key for key in {**now, **before} if before.get(key) != now.get(key)]
     if changed:
@@ -341,9 +328,9 @@ def is_locked(path: Path) -> bool:
 
 def set_status(run: Run, state: str, message: str, **more) -> None:
     """Write status.json, on the main process of a launch; the process is this one unless `more` names it."""
-    if is_main():
+    if files.is_main():
         status = {"state": state, "message": message, "total": 0, "notes": []} | identity(os.getpid())
-        write_json(run.folder / "status.json", status | more)
+        files.write_json(run.folder / "status.json", status | more)
 
 
 def training_lock(run: Run) -> FileLock:

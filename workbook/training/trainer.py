@@ -38,24 +38,11 @@ from workbook.theory.batching import minibatch_order
 from workbook.theory.credit import Rule
 from workbook.theory.objective import ratio_weights, transform_weights
 from workbook.theory.weights import cancellation_residual
+from workbook.training import meter
 from workbook.training.checks import problems, reweights
 from workbook.training.config import CancellationConfig
 from workbook.training.contract import broken, warn_of_unknown
 from workbook.training.credit import CreditCall, TrainerCredit, credit_call
-from workbook.training.meter import (
-    CancellationMeter,
-    by_rollout,
-    by_token,
-    is_scalar,
-    keeping_base,
-    loss_mask,
-    mean_residual,
-    model_facts,
-    reward_columns,
-    take,
-    token_pushes,
-    unpenalized,
-)
 from workbook.training.token_record import StepRecord
 
 # Batch columns that are padded on the left; needed only to exchange rollouts between processes.
@@ -92,7 +79,7 @@ class CancellationTrainer(GRPOTrainer):
             raise ValueError(" ".join(lacking))
         warn_of_unknown()
         super().__init__(model, reward_funcs, args=args, **kwargs)
-        faults = problems(args, **model_facts(self), rule=self.credit_rule)
+        faults = problems(args, **meter.model_facts(self), rule=self.credit_rule)
         if errors := [fault.sentence for fault in faults if fault.severity == "error"]:
             raise ValueError(" ".join(errors))
         for fault in faults:
@@ -100,13 +87,13 @@ class CancellationTrainer(GRPOTrainer):
         if args.fp32_adapters:
             recast_adapters(self.model)
         if args.use_vllm and isinstance(self.model, PeftModel):
-            self.vllm_generation.sync_weights = keeping_base(self.model, self.vllm_generation.sync_weights)
+            self.vllm_generation.sync_weights = meter.keeping_base(self.model, self.vllm_generation.sync_weights)
         self._rewards_per_func = None  # of the latest generation batch, all processes
         self._loss_inputs = None  # the batch whose loss is being computed, as TRL is to read it
         self._scored = None  # the call that gave its log-probabilities, with their graph, and all that it gave
         self._credit = None  # its advantages (B,) or (B, T), before any reweighting
         self._rule_credit = TrainerCredit(self, self.credit_rule) if self.credit_rule else None
-        self._meter = CancellationMeter(self) if args.measure_cancellation else None
+        self._meter = meter.CancellationMeter(self) if args.measure_cancellation else None
         self._record = StepRecord(self, args.record_tokens) if args.record_tokens else None
         for measure in filter(None, (self._meter, self._record)):
             self.add_callback(measure)
@@ -123,14 +110,14 @@ class CancellationTrainer(GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)
         if not self.model.training:
             return output
-        columns, local = reward_columns(self, self._rewards_per_func), len(output["advantages"])
+        columns, local = meter.reward_columns(self, self._rewards_per_func), len(output["advantages"])
         mine = slice(self.accelerator.process_index * local, (self.accelerator.process_index + 1) * local)
         output |= {name: column[mine] for name, column in columns.items()}
         advantages = self._global_advantages(columns["rewards"], columns["group_id"])
         if self._rule_credit:
             old = output.get("old_per_token_logps")  # of the policy of now, as long as nothing has been trained
             output["advantages"] = self._rule_credit.advantages(output, **({} if old is None else {"logps": old}))
-            advantages = self.accelerator.gather(by_rollout(output).contiguous())
+            advantages = self.accelerator.gather(meter.by_rollout(output).contiguous())
         elif advantages is not None:
             output["advantages"] = advantages[mine].to(output["advantages"].dtype)
         if advantages is not None:
@@ -176,14 +163,14 @@ class CancellationTrainer(GRPOTrainer):
         order = minibatch_order(
             self.args.batching,
             batch["group_id"].cpu(),
-            by_rollout(batch).cpu(),
+            meter.by_rollout(batch).cpu(),
             self.args.steps_per_generation // self.args.gradient_accumulation_steps,
             generator,
         )
         # Micro-batch k of all processes together is order[k]; this process takes its slice of each.
         shape = (self.args.steps_per_generation, self.accelerator.num_processes, self.args.per_device_train_batch_size)
         mine = order.view(shape)[:, self.accelerator.process_index].reshape(-1)
-        return {key: take(value, mine) for key, value in batch.items()}
+        return {key: meter.take(value, mine) for key, value in batch.items()}
 
     def _exchange(self, batch: dict) -> dict:
         """Every process's rollouts, padded to one width; the batch itself on a single process."""
@@ -191,7 +178,7 @@ class CancellationTrainer(GRPOTrainer):
             return batch
         gathered = {}
         for key, value in batch.items():
-            if value is None or is_scalar(value):
+            if value is None or meter.is_scalar(value):
                 gathered[key] = value
                 continue
             if not isinstance(value, torch.Tensor):
@@ -209,7 +196,7 @@ class CancellationTrainer(GRPOTrainer):
         accum, residuals = self.args.gradient_accumulation_steps, []
         for start in range(0, len(self._buffered_inputs), accum):
             window = self._buffered_inputs[start : start + accum]
-            advantages = self.accelerator.gather(torch.cat([by_rollout(part) for part in window]))
+            advantages = self.accelerator.gather(torch.cat([meter.by_rollout(part) for part in window]))
             group_ids = self.accelerator.gather(torch.cat([part["group_id"] for part in window]))
             if (signed := advantages != 0).any():
                 advantages, group_ids = advantages[signed], group_ids[signed]
@@ -241,19 +228,19 @@ class CancellationTrainer(GRPOTrainer):
             return
         call, outputs = self._scored
         if self.beta:
-            loss = unpenalized(GRPOTrainer._compute_loss, self, model, self._loss_inputs, outputs)
-        pushes = token_pushes(loss, outputs[0])
-        advantages = by_token(self._credit).expand_as(pushes)
+            loss = meter.unpenalized(GRPOTrainer._compute_loss, self, model, self._loss_inputs, outputs)
+        pushes = meter.token_pushes(loss, outputs[0])
+        advantages = meter.by_token(self._credit).expand_as(pushes)
         if recorded:
             self._record.add(inputs, call, outputs, pushes, advantages)
         if not logged:
             return
-        group_ids, active = inputs["group_id"], loss_mask(inputs).bool()
+        group_ids, active = inputs["group_id"], meter.loss_mask(inputs).bool()
         pushing = active & (advantages != 0)
         self._log_cancellation("clipped", (pushes[pushing] == 0).float().mean() if pushing.any() else 0.0)
-        self._log_cancellation("weight_residual", mean_residual(pushes, group_ids, pushing))
+        self._log_cancellation("weight_residual", meter.mean_residual(pushes, group_ids, pushing))
         shared = pushing & shared_places(inputs["completion_ids"], active, group_ids)
-        self._log_cancellation("shared_residual", mean_residual(pushes, group_ids, shared))
+        self._log_cancellation("shared_residual", meter.mean_residual(pushes, group_ids, shared))
         if self._meter:
             self._meter.add(model, outputs[0], pushes, advantages)
 
@@ -292,7 +279,7 @@ class CancellationTrainer(GRPOTrainer):
         """Put `w * A` in the advantages' place, w by clipping (D3), a sequence ratio, or a group transform (D6, D7)."""
         args, level, advantages = self.args, self.importance_sampling_level, inputs["advantages"]
         old = inputs.get("old_per_token_logps")  # without them those of now count as old, as in TRL
-        scored = (logps, logps if old is None else old, loss_mask(inputs), advantages, level)
+        scored = (logps, logps if old is None else old, meter.loss_mask(inputs), advantages, level)
         clamp = args.group_transform is not None and args.transform_on == "clamped_ratios"
         weights = ratio_weights(*scored, (self.epsilon_low, self.epsilon_high), args.clipping, clamp)
         per_rollout = level == "sequence" and advantages.dim() == 1
@@ -301,9 +288,9 @@ class CancellationTrainer(GRPOTrainer):
             weights, per_rollout = weights * correction, per_rollout and correction.size(1) == 1
             inputs["importance_sampling_ratio"] = torch.ones_like(correction)
         if args.group_transform:
-            batch = (advantages, inputs["group_id"], loss_mask(inputs))
+            batch = (advantages, inputs["group_id"], meter.loss_mask(inputs))
             weights = transform_weights(weights, args.group_transform, *batch, per_rollout)
-        inputs["advantages"] = weights * by_token(advantages)
+        inputs["advantages"] = weights * meter.by_token(advantages)
         inputs.pop("old_per_token_logps", None)
         if not per_rollout:  # a sequence ratio would spread each token's weight over its rollout
             self.importance_sampling_level = "token"

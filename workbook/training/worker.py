@@ -29,23 +29,8 @@ from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.tasks import get_task
 from workbook.tasks.task import HELD_OUT_SEED
+from workbook.training import files
 from workbook.training.config import RunConfig, sampling_settings, trainer_args
-from workbook.training.files import (
-    atomic_folder,
-    broadcast_from_main,
-    checkpoint_step,
-    checkpoints,
-    damage,
-    is_main,
-    made_with,
-    process_count,
-    read_json,
-    read_metrics,
-    remove_leftovers,
-    write_json,
-    write_parquet,
-    write_text,
-)
 from workbook.training.messages import explain_error, one_line
 from workbook.training.resumable import STATE, Recorder, ResumableTrainer
 from workbook.training.runs import (
@@ -65,8 +50,8 @@ NEEDED = (f"{STATE}.json", f"{STATE}.safetensors", "trainer_state.json")  # in a
 
 def train(config: RunConfig | dict | str | Path, folder: str | Path | None = None, progress: bool = False, **overrides):
     """Make a run and train it in this process; one that fails before its first step leaves no folder."""
-    created = create_run(config, folder, **overrides) if is_main() else None
-    run = Run(broadcast_from_main(created and created.folder))
+    created = create_run(config, folder, **overrides) if files.is_main() else None
+    run = Run(files.broadcast_from_main(created and created.folder))
     try:
         return execute(run.folder, progress)
     except Exception:
@@ -83,16 +68,16 @@ def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> R
     """
     run = Run(folder)
     lock = training_lock(run)
-    if is_main():
+    if files.is_main():
         try:
             lock.acquire(timeout=-1 if wait else 1)  # who asks for its status looks at the lock for a moment
         except Timeout:
             pid = run.status()["pid"]
             raise ValueError(f"{run.folder} is being trained by process {pid}; stop it first.") from None
     try:
-        if not broadcast_from_main(is_main() and is_done(run)):
+        if not files.broadcast_from_main(files.is_main() and is_done(run)):
             _guarded(run, progress)
-        broadcast_from_main("written")  # the others wait for the main process's last words
+        files.broadcast_from_main("written")  # the others wait for the main process's last words
         return run
     finally:
         lock.release()
@@ -101,18 +86,18 @@ def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> R
 def _guarded(run: Run, progress: bool) -> None:
     config = run.config
     check_unedited(run)
-    if is_main():
+    if files.is_main():
         if run.status()["state"] != "starting":  # while it starts it may have been asked to stop already
             (run.folder / "stop").unlink(missing_ok=True)
-        remove_leftovers(run.folder, OURS)
+        files.remove_leftovers(run.folder, OURS)
         for tables in ("samples", "tokens"):
-            remove_leftovers(run.folder / tables, r"step-\d+\.parquet|thinned\.json")
+            files.remove_leftovers(run.folder / tables, r"step-\d+\.parquet|thinned\.json")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # renamed fields that TRL sets
     disable_progress_bar()  # of loading and saving; training has its own
     if config.threads:
         torch.set_num_threads(config.threads)
     try:
-        _execute(run, config, progress and is_main())
+        _execute(run, config, progress and files.is_main())
     except KeyboardInterrupt:
         set_status(run, "stopped", "Interrupted from the keyboard; resume goes on from the last checkpoint.")
     except Exception as error:
@@ -124,25 +109,25 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
     baseline = used_mib("cpu")  # the libraries alone
     trainer, task, policy, held_out = build_trainer(config, run.folder)
     total = trainer.args.max_steps
-    checkpoint, defects = broadcast_from_main(newest_intact(run.folder, total) if is_main() else None)
+    checkpoint, defects = files.broadcast_from_main(newest_intact(run.folder, total) if files.is_main() else None)
     notes = [f"Skipped a damaged checkpoint: {defect}." for defect in defects]
-    start = checkpoint_step(checkpoint) if checkpoint else 0
+    start = files.checkpoint_step(checkpoint) if checkpoint else 0
     written = {"total": total, "notes": notes}
-    if is_main():
+    if files.is_main():
         now = manifest(config, policy, trainer.train_dataset, baseline)
         if (run.folder / "manifest.json").exists():
             notes += _compare(run.manifest(), now)
         else:
-            write_json(run.folder / "manifest.json", now)
+            files.write_json(run.folder / "manifest.json", now)
         print(*notes, sep="\n", end="\n" * bool(notes), file=sys.stderr)
-        rows = [row for row in read_metrics(run.folder / "metrics.jsonl") if row["step"] <= start]
-        write_text(run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        rows = [row for row in files.read_metrics(run.folder / "metrics.jsonl") if row["step"] <= start]
+        files.write_text(run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         if config.eval_prompts and not checkpoint and not run.stopping:
             set_status(run, "running", "Sampling held-out prompts before it trains.", **written)
             began = time.monotonic()
             _evaluate(run, config, trainer, policy, task, held_out, "before")
             written["evaluation_seconds"] = round(time.monotonic() - began, 3)
-    if broadcast_from_main(run.stopping) and start < total:
+    if files.broadcast_from_main(run.stopping) and start < total:
         set_status(run, "stopped", f"Stopped at step {start} of {total}; resume goes on.", **written)
         return
     set_status(run, "running", f"Training {config.policy} on {config.task}.", **written)
@@ -158,10 +143,10 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
     if recorder.stopped:
         step = trainer.state.global_step
         set_status(run, "stopped", f"Stopped at step {step} of {total}; resume goes on.", **written)
-    elif is_main():
-        with atomic_folder(run.folder / "final") as folder:
+    elif files.is_main():
+        with files.atomic_folder(run.folder / "final") as folder:
             trainer._save(str(folder))
-        write_parquet(run.folder / "metrics.parquet", run.metrics())
+        files.write_parquet(run.folder / "metrics.parquet", run.metrics())
         if config.eval_prompts:
             set_status(run, "running", "Sampling held-out prompts, now that it has trained.", **written)
             _evaluate(run, config, trainer, policy, task, held_out, "after")
@@ -185,10 +170,10 @@ def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, labe
     if policy.model.device.type == "cuda":  # no more at a time than training samples, which is what is forecast
         asked["batch_size"] = trainer.args.per_device_train_batch_size * trainer.args.steps_per_generation
     rollouts = sample_rollouts(policy, task, held_out, config.eval_group_size, **asked)
-    write_parquet(run.folder / f"evaluation-{label}.parquet", rollouts.token_table())
+    files.write_parquet(run.folder / f"evaluation-{label}.parquet", rollouts.token_table())
     interval = bootstrap_mean(rollouts.rewards.cpu().numpy(), clusters=rollouts.group_ids.cpu().numpy())
     rows = [row for row in run.evaluation().to_dict("records") if row["label"] != label]
-    write_json(run.folder / "evaluation.json", [*rows, {"label": label, **interval._asdict()}])
+    files.write_json(run.folder / "evaluation.json", [*rows, {"label": label, **interval._asdict()}])
 
 
 # --- the trainer of a config
@@ -244,10 +229,10 @@ def manifest(config: RunConfig, policy, dataset, baseline_mib: float) -> dict:
         f"the training prompts of the task {config.task!r}": _sha256(list(dataset)),
     }
     return {
-        **made_with(policy),
+        **files.made_with(policy),
         "memory_before_policy_mib": round(baseline_mib, 1),
         "seed": config.seed,
-        "processes": process_count(),
+        "processes": files.process_count(),
         "inputs": inputs,
         "config": asdict(config),
     }
@@ -277,11 +262,11 @@ def _compare(started: dict, now: dict) -> list[str]:
 def newest_intact(folder: Path, max_steps: int) -> tuple[Path | None, list[str]]:
     """The newest checkpoint of a run of `max_steps` whose checksums hold, and what is wrong with each newer one."""
     defects = []
-    for checkpoint in checkpoints(folder):
-        defect = damage(checkpoint, NEEDED)
+    for checkpoint in files.checkpoints(folder):
+        defect = files.damage(checkpoint, NEEDED)
         if defect is None:
-            state = read_json(checkpoint / "trainer_state.json", dict)
-            for key, own in (("global_step", checkpoint_step(checkpoint)), ("max_steps", max_steps)):
+            state = files.read_json(checkpoint / "trainer_state.json", dict)
+            for key, own in (("global_step", files.checkpoint_step(checkpoint)), ("max_steps", max_steps)):
                 if state.get(key) != own:
                     defect = f"{checkpoint.name} is of another run: {key} {state.get(key)!r} instead of {own}"
         if defect is None:
