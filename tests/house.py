@@ -19,23 +19,23 @@ ROOT = Path(__file__).resolve().parents[1]
 Definition = tuple[str, str]  # module, name
 # Lines of Python that a folder may have: whoever needs more takes something out. All topics share one.
 BUDGET = {
-    "theory": 2_042,
-    "tasks": 2_136,
-    "policies": 1_382,
-    "rollouts": 1_443,
-    "probes": 3_311,
-    "training": 4_089,
-    "views": 3_300,
-    "studies": 1_117,
-    "claims": 720,
-    "book": 920,
-    "commands": 384,
-    "root": 649,
-    "topics": 11_131,
+    "theory": 2_040,
+    "tasks": 2_122,
+    "policies": 1_374,
+    "rollouts": 1_437,
+    "probes": 3_287,
+    "training": 4_005,
+    "views": 3_272,
+    "studies": 1_115,
+    "claims": 707,
+    "book": 892,
+    "commands": 378,
+    "root": 639,
+    "topics": 11_012,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 32_585, 950, 18_536, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 32_280, 950, 18_535, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
