@@ -24,7 +24,7 @@ BUDGET = {
     "policies": 1_374,
     "rollouts": 1_437,
     "probes": 3_287,
-    "training": 4_005,
+    "training": 4_006,
     "views": 3_272,
     "studies": 1_115,
     "claims": 707,

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -17,7 +18,7 @@ from test_runs import CONFIG, weights
 from workbook.training import CancellationConfig, load_run
 from workbook.training.checks import problems
 from workbook.training.resumable import ResumableTrainer
-from workbook.training.runs import FINAL_STATES
+from workbook.training.runs import FINAL_STATES, Run
 
 TESTS = Path(__file__).parent
 GROUP = 4
@@ -141,6 +142,15 @@ def test_the_command_line_trains_one_run_in_two_processes_and_resumes_it_bit_for
     command = "ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 -m workbook resume"
     assert f"{command} {stopped.folder}" in str(refusal.value)
     assert stopped.status()["state"] in FINAL_STATES
+
+
+def test_a_callback_records_what_all_processes_sampled_and_trains_nothing(tmp_path):
+    launch(str(TESTS / "distributed_record.py"), str(tmp_path))
+    ours, theirs = (Run(tmp_path / name) for name in ("ours", "every 2"))
+    assert ours.token_steps() == theirs.token_steps() == [1, 2, 4]
+    for step in ours.token_steps():
+        pd.testing.assert_frame_equal(theirs.tokens(step), ours.tokens(step))
+        assert theirs.tokens(step)["rollout"].nunique() == 32  # of both, two micro-batches each
 
 
 def test_sharded_weights_are_refused_in_a_sentence(make_trainer, monkeypatch):

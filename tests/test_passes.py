@@ -13,19 +13,21 @@ from workbook.policies.models import private_copy, recomputing, row_bytes
 from workbook.probes import cancellation_index, coupling_by_confidence, token_flips
 from workbook.probes.directions import Along
 from workbook.probes.step import logp_change, scores
-from workbook.rollouts import scoring
+from workbook.rollouts import output_states, scoring
 from workbook.theory import coupling
 from workbook.training.memory import forecast_markdown
 from workbook.training.messages import reporting
 
-SIZES = [(4, 64, 2, 49_152), (4, 128, 8, 8_192), (1, 512, 4, 16_384)]
+SIZES = [(4, 64, 2, 49_152, "float32"), (4, 128, 8, 8_192, "float32"), (1, 512, 4, 16_384, "float32")]
+SIZES += [(1, 512, 4, 16_384, "bfloat16")]
 
 
-@pytest.mark.parametrize(("rows", "length", "layers", "words"), SIZES)
-def test_a_pass_holds_what_the_formula_says(rows, length, layers, words):
+@pytest.mark.parametrize(("rows", "length", "layers", "words", "dtype"), SIZES)
+def test_a_pass_holds_what_the_formula_says(rows, length, layers, words, dtype):
     """From half of it, since whole rows of attention keep less than masked ones, to a seventh more."""
     policy, rollouts = made_up(layers, words, 8, length)
-    rollouts = rollouts.select(slice(rows))
+    rollouts, dtype = rollouts.select(slice(rows)), getattr(torch, dtype)
+    policy.model.to(dtype)
     for name, weight in policy.model.named_parameters():
         weight.requires_grad_("layers.0.self_attn.q_proj" in name)  # so that gradients themselves are small
     trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
@@ -39,9 +41,10 @@ def test_a_pass_holds_what_the_formula_says(rows, length, layers, words):
         "gradient": lambda: backward(policy.model),
         "recomputed": lambda: backward(recomputing(policy.model)),
         "along": lambda: Along(policy, method="jvp").change(rollouts, ones),
+        "states": lambda: output_states(policy, rollouts),
     }
     for kind, call in calls.items():
-        needed = rows * row_bytes(kind, length + 16, length, policy.model.config, torch.float32, lora=16)
+        needed = rows * row_bytes(kind, length + 16, length, policy.model.config, dtype, lora=16)
         peak = peak_of(lambda call=call: scoring.in_batches(call)(batch_size=rows))
         assert 0.5 < peak / (needed + 8 * scoring.BLOCK) < 1.15, kind  # a block in float32 and its log-softmax
 

@@ -47,17 +47,17 @@ def make_policy(kind):
 
 def make_rollouts():
     generator = torch.Generator().manual_seed(1)
-    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]])  # the last one truncated, say
     return Rollouts(
-        prompt_ids=torch.randint(1, 13, (3, 3), generator=generator),
-        prompt_mask=torch.tensor([[1, 1, 1], [0, 1, 1], [1, 1, 1]]),
-        completion_ids=torch.randint(1, 13, (3, 4), generator=generator) * mask,
+        prompt_ids=torch.randint(1, 13, (4, 3), generator=generator),
+        prompt_mask=torch.tensor([[1, 1, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]]),
+        completion_ids=torch.randint(1, 13, (4, 4), generator=generator) * mask,
         completion_mask=mask,
-        group_ids=torch.zeros(3, dtype=torch.long),
-        rewards=torch.tensor([1.0, 0.0, 0.0]),
-        advantages=torch.tensor([2.0, -1.0, -1.0]),
-        old_logps=torch.zeros(3, 4),
-        entropies=torch.zeros(3, 4),
+        group_ids=torch.zeros(4, dtype=torch.long),
+        rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]),
+        advantages=torch.tensor([2.0, -1.0, -1.0, 0.0]),
+        old_logps=torch.zeros(4, 4),
+        entropies=torch.zeros(4, 4),
     )
 
 

@@ -327,7 +327,6 @@ def _token(tokenizer, word: str) -> int:
 # -- values of any task, by continuing -------------------------------------------------------------------------------
 
 PER_ROLLOUT = 8  # tokens drawn from each rollout unless told otherwise
-AT_ONCE = 1024  # continuations sampled in one batch
 
 
 @in_batches
@@ -379,7 +378,7 @@ def token_values(
     twins = [hash((*prompts[row], -1, *completions[row][:length])) for row, length in places]  # alike: the same prefix
     firsts = dict(zip(reversed(twins), reversed(places), strict=True))
     asked = [place for place in firsts.values() for _ in range(continuations)]
-    at_once = min(AT_ONCE, rows_at_once(policy.model, rollouts.prompt_ids.shape[1] + limit, kind="sampling"))
+    at_once = rows_at_once(policy.model, rollouts.prompt_ids.shape[1] + limit, kind="sampling")
     batch = credit_batch(policy, rollouts, task, seed, 0, limit, temperature, at_once)
     rewards = batch.continue_from([row for row, _ in asked], [completions[row][:length] for row, length in asked])
     rewards = rewards.double().cpu().view(-1, continuations)

@@ -113,7 +113,7 @@ def output_states(policy, rollouts: Rollouts) -> OutputStates:
             for k, row in enumerate(rows.tolist()):  # one at a time, since the logits are large
                 here, alive = slice(first[row], first[row] + int(counts[row])), part.completion_mask[k].bool()
                 hidden[here], logits[here] = before[k, alive], output[k, alive]
-                if raw.data_ptr() != output.data_ptr():
+                if raw.data_ptr() != output.data_ptr() and alive.any():
                     scale, cap = _after_the_head(model, raw[k, alive], logits[here])
             del before, raw, output
     if getattr(head, "bias", None) is not None:

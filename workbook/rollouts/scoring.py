@@ -157,7 +157,7 @@ def rows_within(free: float, device: str, kind: str, length: int, words: int, *a
     if kind == "gradient" and needed > share:  # then `rollout_logps` has layers computed again
         needed = row_bytes("recomputed", length, words, *about)
     most, budget = (512, share) if device == "cuda" else (64, min(BYTES_AT_ONCE, share))  # more rows gain nothing
-    most, budget = (2**20, share) if kind == "sampling" else (most, budget)  # ... but here
+    most, budget = (1_024, share) if kind == "sampling" else (most, budget)
     return max(1, min(most, int(budget // needed))), needed
 
 

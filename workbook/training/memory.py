@@ -241,8 +241,9 @@ PROBES = {  # kinds of its passes; copies, gradients and states kept of what is 
     "block_coupling": (("gradient", "scoring"), 3, False, torch.float32),
     "coupling_by_confidence, cancellation_index": (("states",), 0, True, torch.bfloat16),
     "gradient_products": (("along", "gradient"), 3, True, torch.bfloat16),
-    "token_values (continuations)": (("sampling",), 0, False, torch.bfloat16),
+    "token_values": (("sampling",), 0, False, torch.bfloat16),
 }
+CONTINUED = 2 * 8 * 8  # rows of `token_values` for each rollout: before and after 8 tokens of it, 8 continuations
 
 
 def probe_needs(probe: str, config, tokens: int, free: float) -> tuple[float, int, int]:
@@ -263,11 +264,11 @@ def forecast_markdown(rollouts: Sequence[int] = (64, 1_000), tokens: int = 1_000
     """The table of probes x models x cards: what each needs at its peak, and its passes over so many rollouts."""
     lines = [f"| probe | model | {' | '.join(CARD_NAMES)} |", "|---|---|" + "---|" * len(CARD_NAMES)]
     for probe, (name, config) in product(PROBES, MODELS.items()):
-        cells = []
+        cells, each = [], CONTINUED if probe == "token_values" else 1
         for free in (CARDS[card] * GIB for card in CARD_NAMES):
             needed, rows, bits = probe_needs(probe, config, tokens, free)
-            passes = " or ".join(f"{-(-count // rows):,}" for count in rollouts)
+            passes = " or ".join(f"{-(-each * count // rows):,}" for count in rollouts)
             need = f"{needed / GIB:.1f} GiB{', nf4' if bits == 4 else ''}"
-            cells.append(f"{need}: {passes} passes of {rows}" if needed <= free else f"no: {need}")
+            cells.append(f"{need}: {passes} passes of {rows:,}" if needed <= free else f"no: {need}")
         lines.append(f"| {probe} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
