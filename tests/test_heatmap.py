@@ -3,13 +3,17 @@
 import gc
 import warnings
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from ipywidgets.widgets.widget import _instances
 from small_run import SMALL, bundled_trainer
 
+from workbook.rollouts import sample_rollouts
+from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer, token_biography
 from workbook.training.runs import Run
 from workbook.views import RunMonitor, TokenHeatmap, live
@@ -54,7 +58,7 @@ def test_a_one_sided_column_has_no_signs_and_a_signed_one_is_diverging():
 def test_tokens_are_sent_in_the_order_of_the_table():
     heatmap = TokenHeatmap(table(category=["a", "b", "a", None]))
     shape, places = heatmap.main["shape"], np.frombuffer(heatmap.main["places"], "<i4").reshape(3, -1)
-    assert (shape["texts"], shape["rows"]) == (["so", "·7"], ["0", "1"])
+    assert (shape["texts"], shape["rows"]) == (["so", "·7"], ["rollout 0", "rollout 1"])
     assert places.tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 0]]
     assert values(heatmap, "advantage").tolist() == [1, 1, -1]
     assert values(heatmap, "category").tolist() == [0, 1, 0]
@@ -96,10 +100,24 @@ def test_bad_input_is_refused(change, settings, sentence):
 
 def test_a_column_stands_beside_another():
     heatmap = TokenHeatmap(table(credit=[0.5, -3.0, 1.0, 0.0]), compare="credit")
-    assert heatmap.other == {"column": "credit"}
+    assert (heatmap.compare, heatmap.other) == ("column credit", {}), "the page has that column"
     assert "column credit" in heatmap.choices
-    heatmap.compare = ""
-    assert heatmap.other == {}
+
+
+def test_columns_and_rows_say_in_words_what_they_show(policy):
+    rollouts = sample_rollouts(policy, get_task("chain"), 1, 4, seed=3)
+    rewards = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    tokens = replace(rollouts, rewards=rewards).token_table().assign(dlogp=0.1, other=1.0)
+    sent = TokenHeatmap(tokens, "dlogp").main
+    assert sent["asked"] == (rollouts.prompts[0], str(rollouts.answers[0]))
+    assert sent["shape"]["rows"] == ["✓ rollout 0", "✗ rollout 1", "✓ rollout 2", "✗ rollout 3"]
+    columns = {column["name"]: column for column in sent["columns"]}
+    assert columns["dlogp"]["words"] == "change of log-probability (dlogp)"
+    assert columns["dlogp"]["meaning"] == "blue: this step made the token more likely; orange: less likely"
+    assert columns["other"]["words"] == "other"
+    assert columns["dlogp"]["unit"] != columns["advantage"]["unit"], "each a scale of its own"
+    halves = replace(rollouts, rewards=rewards / 2).token_table()
+    assert TokenHeatmap(halves).main["shape"]["rows"][0] == "rollout 0  reward 0.50"
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +153,7 @@ def test_a_run_opens_at_its_newest_step_in_a_group_that_was_pushed(run):
     assert "at step 6" in heatmap.title
     rows = heatmap.rows
     assert rows["push"].any()
-    assert heatmap.main["prompt"] == rows["prompt"].iloc[0]
+    assert heatmap.main["asked"] == (rows["prompt"].iloc[0], "")
     np.testing.assert_allclose(values(heatmap, "dlogp"), rows["logp_after"] - rows["logp"], rtol=1e-6)
     columns = {column["name"]: column for column in heatmap.main["columns"]}
     marks = columns["stopped"]

@@ -98,10 +98,10 @@ def test_token_strip_has_one_cell_a_token_with_its_sign():
     cells = cells_of(token_strip(table(advantages=(1.0, 0.0, -2.0, float("nan")))))
     assert [cell["sign"] for cell in cells] == ["⁺", "", "⁻", ""]
     assert [cell["text"] for cell in cells] == ["so", " 7", "so", " 4"]
-    assert [cell["row"] for cell in cells] == ["0 line 0"] * 2 + ["1 line 0"] * 2
+    assert [cell["row"] for cell in cells] == ["rollout 0 line 0"] * 2 + ["rollout 1 line 0"] * 2
     assert cells[0]["left"] == cells[2]["left"] == 0 < cells[0]["right"] == cells[1]["left"]
     narrow = cells_of(token_strip(table(), width=30))
-    assert [cell["row"] for cell in narrow] == ["0 line 0", "0 line 1", "1 line 0", "1 line 1"]
+    assert [cell["row"] for cell in narrow] == [f"rollout {row} line {line}" for row in (0, 1) for line in (0, 1)]
     with pytest.raises(ValueError, match="group=5"):
         token_strip(table(), group=5)
 

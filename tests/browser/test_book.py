@@ -1,10 +1,17 @@
 """The rendered book in the browser: offline, formulas drawn, toys moving, search, and the width of a phone."""
 
+from base64 import b64encode
+
 import nbformat
+import pandas as pd
 import pytest
+from ipywidgets.widgets.widget import _remove_buffers
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from workbook.book.chapters import find_chapters
+from workbook.book.forms import TOKENS, last_tokens
 from workbook.book.pages import render_book
+from workbook.views import TokenHeatmap
 
 SCREENS = [(1440, "light"), (390, "dark")]
 PAGES = ("index", "00_start_here", "02_cancellation_in_a_group", "13_what_to_believe", "glossary", "self-test")
@@ -85,3 +92,31 @@ def test_set_up_and_answers_are_folded_and_pages_lead_on(open_page):
     assert not page.locator("details", has_text="Solution").first.evaluate("d => d.open")
     page.locator("a.right-next").first.click()
     page.wait_for_url("**/01_softmax_coupling.html")
+
+
+def test_a_heatmap_answers_in_a_page_without_a_kernel(browser, tmp_path):
+    table = {"group": 0, "rollout": [0, 0, 1, 1], "position": [0, 1, 0, 1], "token": ["so", "<b>7", "so", "8"]}
+    table = pd.DataFrame(table | {"reward": [1, 1, 0, 0], "dlogp": [0.1, 0.3, -0.1, -0.2], "credit": [0, 0.5, 0, -0.5]})
+    heatmap = TokenHeatmap(table, "dlogp", explain=lambda rollout, position: 1 / 0)
+    heatmap.pinned = 1
+    heatmap.wait()
+    state, paths, parts = _remove_buffers(heatmap.get_state())
+    parts = {tuple(path): {"data": b64encode(part).decode()} for path, part in zip(paths, parts, strict=True)}
+    data = dict(zip(("text/plain", "image/png"), ("a heatmap", heatmap.picture()[0]["image/png"]), strict=True))
+    data[TOKENS] = last_tokens(state, parts)
+    cell = new_code_cell("heatmap", outputs=[new_output("display_data", data)], execution_count=1)
+    render_book({"00_tokens": new_notebook(cells=[new_markdown_cell("# 00 · Tokens"), cell])}, tmp_path)
+    page = browser.new_page()
+    page.goto((tmp_path / "00_tokens.html").as_uri())
+    widget, cells = page.locator(".token-heatmap"), page.locator(".th-cell")
+    assert cells.all_text_contents() == ["so", "<b>7", "so", "8"]
+    assert widget.locator(".th-label").all_inner_texts() == ["✓ rollout 0", "✗ rollout 1"]
+    assert "blue: this step made the token more likely" in widget.inner_text()
+    assert widget.locator(".th-cell.pinned").inner_text() == "<b>7"
+    cells.nth(3).hover()
+    assert "−0.2" in widget.locator(".th-tip").inner_text()
+    cells.nth(0).click()
+    page.wait_for_function("document.querySelectorAll('.th-cell.same').length === 2")
+    widget.get_by_label("compare with").select_option(label="true credit (credit)")
+    page.wait_for_function("document.querySelectorAll('.th-cell').length === 8")
+    page.close()

@@ -87,16 +87,17 @@ def execute(path: Path, profile: str):
         what = f"{error.ename}: {error.evalue}" if isinstance(error, CellExecutionError) else str(error)
         source = notebook.cells[started[-1]].source
         raise ChapterFailed(f"{path.name} failed in cell {started[-1]}: {what}\n{source}") from None
-    return stable(notebook, client.widget_state)
+    return stable(notebook, client.widget_state, client.widget_buffers)
 
 
-def stable(notebook, states: dict[str, dict] | None = None):
-    """The notebook without what differs between machines and runs; states: of all widgets, by id, at the end."""
+def stable(notebook, states: dict[str, dict] | None = None, buffers: dict[str, dict] | None = None):
+    """The notebook without what differs between machines and runs; states: of all widgets, by id, at the end, and
+    buffers: their binary parts, by id and path."""
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook.metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     for count, cell in enumerate((c for c in notebook.cells if c.cell_type == "code"), 1):
         cell.execution_count = count
-        outputs = [_portable(output, states or {}) for output in cell.outputs]
+        outputs = [_portable(output, states or {}, buffers or {}) for output in cell.outputs]
         cell.outputs = [output for output in outputs if output is not None]
         for output in cell.outputs:
             if "execution_count" in output:
@@ -104,9 +105,9 @@ def stable(notebook, states: dict[str, dict] | None = None):
     return notebook
 
 
-def _portable(output, states: dict[str, dict]):
+def _portable(output, states: dict[str, dict], buffers: dict[str, dict]):
     """An output without machine paths; a widget becomes its last picture or its text, or nothing if it has neither."""
-    from workbook.book.forms import FORM, last_form
+    from workbook.book.forms import FORM, TOKENS, last_form, last_tokens
     from workbook.views.style import picture
 
     if "text" in output:
@@ -114,7 +115,10 @@ def _portable(output, states: dict[str, dict]):
     data = output.get("data", {})
     if (view := data.pop(WIDGET_VIEW, None)) is not None:
         if "image/png" in data:
-            spec, pairs = last_form(states, view["model_id"])
+            widget = view["model_id"]
+            spec, pairs = last_form(states, widget)
+            if (tokens := last_tokens(states.get(widget, {}), buffers.get(widget, {}))) is not None:
+                data[TOKENS] = tokens
             drawn, about = picture(spec) if spec else ({}, {})
             if "image/png" in drawn:
                 data.update(drawn)

@@ -12,6 +12,20 @@ from workbook.views.live import received
 FORM = "application/vnd.workbook.controls+json"
 UNSAFE = re.compile(r'<(style|script)\b.*?</\1>|\s(?:style|on\w+)="[^"]*"', re.DOTALL)  # made for another page
 PREFIX = "IPY_MODEL_"
+TOKENS = "application/vnd.workbook.tokens+json"  # a heatmap's state: what a page without a kernel draws it from
+TOKEN_STATE = (
+    "title",
+    "main",
+    "group",
+    "column",
+    "mode",
+    "compare",
+    "choices",
+    "pinned",
+    "moves",
+    "moves_limit",
+    "details",
+)
 NOTE = "A static copy: these controls answer where the chapter runs."
 
 
@@ -36,6 +50,20 @@ def last_form(states: dict[str, dict], model: str) -> tuple[dict | None, list[li
             value = state["value"]
             pairs.append([state["description"], f"{value:.4g}" if isinstance(value, float) else str(value)])
     return spec, pairs
+
+
+def last_tokens(state: dict, buffers: dict) -> dict | None:
+    """Return a heatmap's state as a page can draw it, with its binary parts as [path, base64]; None of another widget.
+
+    state, buffers: of a widget as nbclient keeps them.  What only a kernel can do is left out: other groups and steps.
+    """
+    if not str(state.get("_anywidget_id")).endswith(".TokenHeatmap"):
+        return None
+    kept = {name: state[name] for name in TOKEN_STATE if name in state}
+    kept["choices"] = [choice for choice in state["choices"] if choice.startswith("column ")]
+    kept["compare"] = state["compare"] if state["compare"] in kept["choices"] else ""
+    parts = [[list(path), part["data"]] for path, part in buffers.items() if path[0] in TOKEN_STATE]
+    return {"state": kept, "buffers": parts}
 
 
 def form_html(pairs: list[list[str]]) -> str:

@@ -17,9 +17,10 @@ from docutils.nodes import SkipNode
 
 from workbook.book.back_matter import glossary_page, references_page, self_test_page
 from workbook.book.chapters import describe
-from workbook.book.forms import FORM, form_html
+from workbook.book.forms import FORM, TOKENS, form_html
 from workbook.places import data_path
 from workbook.views.explorer import frozen
+from workbook.views.heatmap import TokenHeatmap
 from workbook.views.style import vegalite_version
 
 TITLE = "Token-gradient cancellation: a workbook"
@@ -31,6 +32,8 @@ STEPS = 9  # values of a slider in a page, at most
 EXPLORER = """<div class="moving"><div class="chart">{image}</div><p>This one moves: computed beforehand over a grid
 of two of its controls. In the notebook all of them answer.</p>
 <script type="application/json">{spec}</script></div><script defer src="_static/vega.js"></script>"""
+HEATMAP = """<div class="tokens">{image}<script type="application/json">{state}</script></div>
+<script defer src="_static/heatmap.js"></script>"""
 CONFIG = {
     "project": TITLE,
     "html_title": TITLE,
@@ -38,7 +41,7 @@ CONFIG = {
     "html_theme": "sphinx_book_theme",
     "html_theme_options": {"show_navbar_depth": 1, "home_page_in_toc": True},
     "html_static_path": [str(STATIC)],
-    "html_css_files": ["book.css"],
+    "html_css_files": ["heatmap.css", "book.css"],
     "html_js_files": [("book.js", {"defer": "defer"})],
     "html_math_renderer": "mathml",
     "html_show_search_summary": False,  # it would be fetched, which a page opened from a file may not do
@@ -72,6 +75,9 @@ def render_book(notebooks: dict, folder: Path) -> None:
     vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vegalite_version())
     # in a scope of its own, as Sphinx's scripts have names of one letter, too
     (folder / "_static" / "vega.js").write_text(f"(() => {{\n{vega}\n}})();", encoding="utf-8")
+    module = TokenHeatmap._esm.replace("export default { render };", "window.renderHeatmap = render;")
+    (folder / "_static" / "heatmap.js").write_text(f"(() => {{\n{module}\n}})();", encoding="utf-8")
+    (folder / "_static" / "heatmap.css").write_text(TokenHeatmap._css, encoding="utf-8")
     (folder / "README.md").write_text(README, encoding="utf-8")
     print(f"The book lies in {folder / 'index.html'}")
 
@@ -110,6 +116,8 @@ def _as_html(output: dict, explorer=None) -> None:
     shown = f'<img src="data:image/png;base64,{png}" alt="{html.escape(about.get("alt", "chart"))}"{size}>'
     if explorer is not None:
         shown = EXPLORER.format(image=shown, spec=json.dumps(_frozen(explorer())).replace("<", "\\u003c"))
+    elif TOKENS in data:
+        shown = HEATMAP.format(image=shown, state=json.dumps(data[TOKENS]).replace("<", "\\u003c"))
     elif FORM in data:
         shown += form_html(data[FORM])
     output["data"] = {"text/html": shown}

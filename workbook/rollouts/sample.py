@@ -163,7 +163,8 @@ class Rollouts:
         """One row per unmasked completion token, ordered by rollout and position; NaN or None where unknown.
 
         Columns: group, rollout (row of this object), position, token_id, token, advantage, reward, logp and entropy
-        (nats, under the policy that sampled), category, credit.
+        (nats, under the policy that sampled), category, credit. Where prompts are known, attrs["prompts"] has
+        {group: (prompt, right answer)}, texts.
         """
         rollout, position = self.completion_mask.bool().nonzero(as_tuple=True)
         per_token = self.advantages.dim() == 2
@@ -186,7 +187,13 @@ class Rollouts:
                 table[name] = values.detach().cpu().numpy()
             elif values is not None:  # one tuple per rollout
                 table[name] = [value for row in values for value in row]
-        return pd.DataFrame(table)
+        made = pd.DataFrame(table)
+        if self.prompts is not None:
+            asked = [prompt if isinstance(prompt, str) else prompt[-1]["content"] for prompt in self.prompts]
+            answers = ["" if self.answers is None else str(answer) for answer in self.answers or asked]
+            groups = map(str, self.group_ids.tolist())
+            made.attrs["prompts"] = dict(zip(groups, zip(asked, answers, strict=True), strict=True))
+        return made
 
     @classmethod
     def from_batch(cls, batch: Mapping, tokenizer=None, group_ids: Int[Tensor, " B"] | None = None) -> Rollouts:

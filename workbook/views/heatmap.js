@@ -16,7 +16,7 @@ const unsigned = x => Number.isNaN(x) ? "unknown" : (x < 0 ? "−" : "") + size(
 const text = (c, value) => c.levels ? c.levels[value] ?? "unknown" : c.center || c.side ? unsigned(value) : (value > 0 ? "+" : "") + unsigned(value);
 
 // a group's tokens as they came over the wire; token i is the i-th row of the group's table
-function decode({ shape, columns, values, places, prompt }) {
+function decode({ shape, columns, values, places, asked }) {
   const all = new Int32Array(bytes(places)), n = shape.tokens, numbers = new Float32Array(bytes(values));
   const [kinds, rowOf, positionOf] = [0, 1, 2].map(k => all.subarray(k * n, (k + 1) * n)), answers = shape.rows.map(() => []);
   for (let i = 0; i < n; i++) answers[rowOf[i]].push(i);
@@ -24,7 +24,7 @@ function decode({ shape, columns, values, places, prompt }) {
   columns.forEach((c, k) => { c.values = c.moves ? new Float32Array() : numbers.subarray(k * n, (k + 1) * n); });
   const widths = new Float32Array(shape.positions).fill(2 * LETTER + 16);
   for (let i = 0; i < n; i++) widths[positionOf[i]] = Math.max(widths[positionOf[i]], shape.texts[kinds[i]].length * LETTER + 16);
-  return { ...shape, prompt, columns, kinds, rowOf, positionOf, answers, widths, wide: widths.reduce((sum, one) => sum + one, LABEL),
+  return { ...shape, asked, columns, kinds, rowOf, positionOf, answers, widths, wide: widths.reduce((sum, one) => sum + one, LABEL),
     stop: columns.find(c => c.marks), name: i => shape.texts[kinds[i]] || "(empty)", word: i => shape.raw[kinds[i]] };
 }
 
@@ -47,7 +47,7 @@ function drawLegend(place, column, scale) {
   const [low, high] = scale.side ? [Math.min(0, scale.side * scale.limit), Math.max(0, scale.side * scale.limit)] : [scale.center - scale.limit, scale.center + scale.limit];
   place.append(make("span", "", (column.values.some(x => x < low) ? "≤ " : "") + text(scale, low)),
     make("span", "th-scale", "", { style: `background: linear-gradient(90deg, ${shades.join(", ")})` }),
-    make("span", "", (column.values.some(x => x > high) ? "≥ " : "") + text(scale, high)));
+    make("span", "", (column.values.some(x => x > high) ? "≥ " : "") + text(scale, high)), make("span", "th-meaning", column.meaning));
 }
 
 // table: {title, headings, rows: [{cells: texts or {value: -1 to 1, a bar}, index: of the token to go to, -1: none}]}
@@ -153,10 +153,12 @@ function render({ model, el }) {
 
   // --- how tokens look
 
-  const columnOf = pane => { const name = pane === beside && model.get("other").column || model.get("column"); return pane.t.columns.find(c => c.name === name); };
+  const column = () => model.get("compare").startsWith("column ") ? model.get("compare").slice(7) : "";  // that stands beside
+  const columnOf = pane => { const name = pane === beside && column() || model.get("column"); return pane.t.columns.find(c => c.name === name); };
+  const words = name => main.t.columns.find(c => c.name === name)?.words ?? name;
   const drawn = () => beside.t ? [main, beside] : [main];
-  const isShared = (a, b) => a && b && !a.levels && !b.levels && a.center === b.center && a.side === b.side;
-  function scaleOf(pane) {  // the wider of two of one kind
+  const isShared = (a, b) => a && b && !a.levels && !b.levels && a.unit === b.unit && a.center === b.center && a.side === b.side;
+  function scaleOf(pane) {  // the wider of two of one unit
     const [mine, theirs] = [pane, pane === main ? beside : main].map(one => one.t && columnOf(one));
     return isShared(mine, theirs) && theirs.limit > mine.limit ? theirs : mine;
   }
@@ -177,7 +179,7 @@ function render({ model, el }) {
         Object.assign(cell.style, { backgroundColor: fill, color: ink });
         Object.assign(cell.dataset, { sign, mark });
         cell.setAttribute("aria-selected", own && i === pinned);
-        cell.setAttribute("aria-label", `${t.name(i)}, ${t.rows[t.rowOf[i]]}, position ${t.positionOf[i]}${column ? `, ${column.name} ${text(column, value)}` : ""}${mark ? `, ${MEANINGS[mark]}` : ""}`); });
+        cell.setAttribute("aria-label", `${t.name(i)}, ${t.rows[t.rowOf[i]]}, position ${t.positionOf[i]}${column ? `, ${column.words} ${text(column, value)}` : ""}${mark ? `, ${MEANINGS[mark]}` : ""}`); });
     }
     root.dataset.drawn = Number(root.dataset.drawn || 0) + 1;
   }
@@ -185,9 +187,9 @@ function render({ model, el }) {
 
   // --- menus, legend and steps
 
-  function menu(label, options, value, change) {
+  function menu(label, options, value, change, said = option => option) {
     const box = make("label", "", `${label} `), select = make("select", "", "", { onchange: () => change(select.value), "aria-label": label });
-    select.append(...options.map(option => make("option", "", option, { value: option, selected: option === value })));
+    select.append(...options.map(option => make("option", "", said(option), { value: option, selected: option === value })));
     box.append(select);
     bar.append(box);
   }
@@ -196,8 +198,8 @@ function render({ model, el }) {
     const focused = document.activeElement?.getAttribute("aria-label"), held = bar.contains(document.activeElement), groups = model.get("groups").map(String);
     bar.replaceChildren();
     if (groups.length > 1) menu("group", groups, String(model.get("group")), value => set("group", Number(value)));
-    menu("colour by", main.t.columns.map(c => c.name), model.get("column"), value => set("column", value));
-    menu("compare with", ["nothing", ...model.get("choices")], model.get("compare") || "nothing", value => set("compare", value === "nothing" ? "" : value));
+    menu("colour by", main.t.columns.map(c => c.name), model.get("column"), value => set("column", value), words);
+    menu("compare with", ["nothing", ...model.get("choices")], model.get("compare") || "nothing", value => set("compare", value === "nothing" ? "" : value), choice => choice.startsWith("column ") ? words(choice.slice(7)) : choice);
     const modes = make("span", "th-modes", "", { role: "group", "aria-label": "how rollouts are shown" });
     for (const [name, label] of [["align", "aligned"], ["read", "as text"]]) modes.append(make("button", "th-mode", label, { onclick: () => set("mode", name), "aria-pressed": mode() === name, "aria-label": label }));
     const legend = make("span", "th-legend"), marks = main.t.stop ? main.t.stop.marks.filter((m, k, all) => m && all.indexOf(m) === k) : [];
@@ -205,8 +207,8 @@ function render({ model, el }) {
     if (columnOf(main)) drawLegend(legend, columnOf(main), scaleOf(main));
     bar.append(modes, legend);
     if (held) bar.querySelector(`[aria-label="${focused}"]`)?.focus();
-    main.heading.textContent = beside.t ? model.get("other").name ? `step ${model.get("step")}` : model.get("column") : "";
-    beside.heading.textContent = beside.t ? [model.get("other").name || model.get("other").column, model.get("other").note, columnOf(beside) ? "" : `has no column ${model.get("column")}`].filter(Boolean).join(": ") : "";
+    main.heading.textContent = beside.t ? model.get("other").name ? `step ${model.get("step")}` : words(model.get("column")) : "";
+    beside.heading.textContent = beside.t ? [model.get("other").name || words(column()), model.get("other").note, columnOf(beside) ? "" : `has no column ${model.get("column")}`].filter(Boolean).join(": ") : "";
     if (beside.t && columnOf(beside) && !isShared(columnOf(main), columnOf(beside))) drawLegend(beside.heading, columnOf(beside), scaleOf(beside));
   }
 
@@ -230,7 +232,7 @@ function render({ model, el }) {
   function point(pane, i) {
     if (i < 0 ? !spot : spot && spot.pane === pane && spot.i === i) return;
     spot = i < 0 ? null : { pane, i };
-    const t = pane.t, facts = i < 0 ? [] : [["token", t.name(i)], ["rollout", t.rows[t.rowOf[i]]], ["position", t.positionOf[i]], ...t.columns.filter(c => c.values.length).map(c => [c.name, text(c, c.values[i])])];
+    const t = pane.t, facts = i < 0 ? [] : [["token", t.name(i)], ["in", t.rows[t.rowOf[i]]], ["position", t.positionOf[i]], ...t.columns.filter(c => c.values.length).map(c => [c.words.replace(/ \([\w ]+\)$/, ""), text(c, c.values[i])])];
     tip.replaceChildren(...facts.map(([name, value]) => { const fact = make("span", "th-fact"); fact.append(make("span", "th-name", name), make("span", "th-value", value)); return fact; }));
     if (!facts.length) tip.append(make("span", "th-hint", HINT));
     tip.style.minHeight = `${Math.max(parseFloat(tip.style.minHeight) || 0, tip.offsetHeight)}px`;  // what lies below stays where it is
@@ -262,10 +264,11 @@ function render({ model, el }) {
   function read() {
     const other = model.get("other");
     main.t = decode(model.get("main"));
-    beside.t = other.shape ? decode(other) : other.column ? main.t : null;
+    beside.t = column() ? main.t : other.shape ? decode(other) : null;
     panes.replaceChildren(...drawn().map(pane => pane.box));
     panes.classList.toggle("two", Boolean(beside.t));
-    prompt.textContent = main.t.prompt ? `prompt: ${main.t.prompt}` : "";
+    const [asked, answer] = main.t.asked;
+    prompt.replaceChildren(...(asked ? ["prompt ", make("code", "", asked)] : []), ...(answer ? [", right answer ", make("code", "", answer)] : []));
     spot = null;
     lay();
     point(main, -1);
@@ -281,7 +284,7 @@ function render({ model, el }) {
     event.stopPropagation();
   };
   const later = react => { let asked = 0; return () => { cancelAnimationFrame(asked); asked = requestAnimationFrame(react); }; };  // several traits come in one message
-  const parts = [["main other", later(read)], ["mode", lay], ["column details moves", later(explain)], ["pinned", draw], ["steps step", placeSlider], ["busy", busy],
+  const parts = [["main other compare", later(read)], ["mode", lay], ["column details moves", later(explain)], ["pinned", draw], ["steps step", placeSlider], ["busy", busy],
     ["message", () => { status.textContent = model.get("message"); }]].flatMap(([names, react]) => names.split(" ").map(one => [`change:${one}`, react]));
   for (const [event, react] of parts) model.on(event, react);
   const resized = new ResizeObserver(() => { if (mode() !== laid) lay(); });

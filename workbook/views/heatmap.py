@@ -22,7 +22,19 @@ from workbook.training import token_biography
 from workbook.training.messages import Stopped, reporting
 from workbook.views.live import show
 from workbook.views.style import limit, picture, printable, require, visible
-from workbook.views.token_look import MAX_CHARACTERS, PALETTE, PLACES, is_number, prepare, scale_of, wire
+from workbook.views.token_look import (
+    MAX_CHARACTERS,
+    PALETTE,
+    PLACES,
+    UNITS,
+    Scale,
+    is_number,
+    legend_words,
+    named,
+    prepare,
+    scale_of,
+    wire,
+)
 from workbook.views.tokens import biography_table, describe_token, explanation_details, token_strip
 
 HERE = Path(__file__).parent
@@ -57,7 +69,7 @@ class TokenHeatmap(anywidget.AnyWidget):
     _css = (HERE / "heatmap.css").read_text("utf-8")
     title = traitlets.Unicode().tag(sync=True)
     main = traitlets.Dict().tag(sync=True)  # of `token_look.wire`
-    other = traitlets.Dict().tag(sync=True)  # the second pane: column, and wire, name and note of another step's table
+    other = traitlets.Dict().tag(sync=True)  # the second pane: wire, name and note of another step's table
     groups = traitlets.List().tag(sync=True)
     group = traitlets.Int().tag(sync=True)
     column = traitlets.Unicode().tag(sync=True)
@@ -152,19 +164,24 @@ class TokenHeatmap(anywidget.AnyWidget):
         at = "" if self.run is None else f" at step {self.step}"
         sent = wire(self.rows, self.table, self._ends)
         if self.explain is not None and self.step == self._first_step:
-            sent["columns"].append({"name": MOVES, "moves": True, "center": 0, "side": 0})
+            look = {
+                "moves": True,
+                "center": 0,
+                "side": 0,
+                "unit": UNITS[MOVES],
+                "meaning": legend_words(MOVES, Scale(1.0)),
+            }
+            sent["columns"].append(named(MOVES) | look)
         numbers = [name for name in self.table if is_number(self.table[name]) and name not in {*PLACES, "reward"}]
         other = {}
         try:
-            if self.compare.startswith("column "):
-                other = {"column": self.compare.removeprefix("column ")}
-            elif self.compare:
+            if self.compare.startswith("step "):
                 table = prepare(self.run.tokens(int(self.compare.removeprefix("step "))))
                 same = table["prompt"].isin(self.rows["prompt"])
                 group = table.loc[same if same.any() else table.index, "group"].iloc[0]
                 note = f"other rollouts, of {'the same' if same.any() else 'another'} prompt"
                 rows = wire(table[table["group"] == group], table, self._ends)
-                other = rows | {"column": "", "name": self.compare, "note": note}
+                other = rows | {"name": self.compare, "note": note}
         except UNREADABLE as error:
             self.message = printable(f"{self.compare} can't be shown: {error}")
         with self.hold_sync():

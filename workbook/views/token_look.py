@@ -28,6 +28,21 @@ TEALS = ("#f2f0eb", "#d3e8e1", "#a9d6ca", "#78bfb0", "#4ba494", "#27877a", "#116
 SHADES = 65  # of a ramp; odd, so that one is the middle
 SIGNED = {"advantage", "coupling", "credit", "dlogp", "push", "signal", "noise", "bias", "movement", "moves"}
 CENTERS = {"ratio": 1.0, "importance": 1.0}  # the value that changes nothing; else 0
+WORDS = {  # column: its name in words; what blue and orange mean, or what darker means on a one-sided scale
+    "dlogp": ("change of log-probability", "this step made the token more likely", "less likely"),
+    "moves pinned": ("what it does to the pinned token", "makes the pinned token more likely", "less likely"),
+    "push": ("push, weight × advantage", "pushed up", "pushed down"),
+    "advantage": ("advantage of its rollout", "better than its group's mean", "worse"),
+    "credit": ("true credit", "raises the expected reward", "lowers it"),
+    "ratio": ("probability ratio", "more likely than when it was sampled", "less likely"),
+    "value": ("value, the reward to expect once it stands", "the higher"),
+    "entropy": ("entropy, nats", "the less sure the model was"),
+    "logp": ("log-probability, nats", "the less likely it was"),
+    "logp_after": ("log-probability after the step, nats", "the less likely it is"),
+    "category": ("class of word",),
+    "stopped": ("what took its gradient away",),
+}
+UNITS = {"dlogp": "nats", "moves pinned": "nats"}  # columns of one unit share a scale when they stand side by side
 PLUS, MINUS = "⁺", "⁻"  # superscripts, so that no sign looks like an arithmetic token
 
 
@@ -108,6 +123,17 @@ class Scale:
         return number(value, signed=not self.side and not self.center)
 
 
+def legend_words(name: str, scale: Scale) -> str:
+    """What the colours of a column of numbers mean."""
+    meanings = WORDS.get(name, ())[1:]
+    if scale.side:
+        further = f"the further {'above' if scale.side > 0 else 'below'} zero"
+        return f"the darker, {meanings[0] if meanings else further}"
+    middle = f"{scale.center:g}" if scale.center else "zero"
+    up, down = meanings if len(meanings) == 2 else (f"above {middle}", "below")
+    return f"blue: {up}; orange: {down}"
+
+
 def scale_of(name: str, *columns: pd.Series) -> Scale:
     """One scale for a column of several tables; one-sided where no value is of the other sign, and the name says so."""
     center = CENTERS.get(name, 0.0)
@@ -183,41 +209,61 @@ def rank_levels(values: pd.Series, everywhere: pd.Series) -> tuple[list[str], np
 
 
 def rollout_names(rows: pd.DataFrame) -> pd.Series:
-    """The rollout of each row as its label, with the reward where it is known."""
-    names = rows["rollout"].map(printable).astype(object)
+    """The rollout of each row as its label: right or wrong where rewards are 1 or 0, else with its reward, if known."""
+    names = "rollout " + rows["rollout"].map(printable).astype(object)
     if "reward" in rows and is_number(rows["reward"]):
-        names = names + "  reward " + rows["reward"].map(lambda reward: number(reward, form=".2f"))
+        rewards = rows["reward"]
+        if rewards.isin([0, 1]).all():
+            return rewards.map({1: "✓ ", 0: "✗ "}) + names
+        names = names + "  reward " + rewards.map(lambda reward: number(reward, form=".2f"))
     return names
+
+
+def asked(rows: pd.DataFrame) -> tuple[str, str]:
+    """The prompt of a group's rows and its right answer, "" where unknown: of the column prompt, or of
+    attrs["prompts"], which `Rollouts.token_table` writes."""
+    prompts = rows["prompt"].dropna().unique() if "prompt" in rows else []
+    known = rows.attrs.get("prompts", {}).get(str(rows["group"].iloc[0]), ("", ""))
+    prompt, answer = (prompts[0], known[1]) if len(prompts) else known
+    return visible(prompt, MAX_PROMPT, space=" "), visible(answer, MAX_LEVEL, space=" ")
+
+
+def named(name: str) -> dict[str, str]:
+    """A column's name, and the same in words."""
+    return {"name": name, "words": f"{WORDS[name][0]} ({name})" if name in WORDS else name}
 
 
 def wire(rows: pd.DataFrame, table: pd.DataFrame, ends: list[pd.DataFrame]) -> dict:
     """One group's `rows` of a table, as the page gets them.
 
     ends: tables whose columns share one scale, as those of a run's first and last step do, so that colours can be
-    compared.  shape: tokens, positions, labels of the rows, texts of the kinds of tokens (short, and as written), and
-    whether these are words.  columns: name, and limit, center and side, or levels and their marks.  values: float32,
-    columns x tokens; a text is the number of its level.  places: int32, index into texts, row, position of each token.
+    compared.  asked: prompt and right answer.  shape: tokens, positions, labels of the rows, texts of the kinds of
+    tokens (short, and as written), and whether these are words.  columns: name, words, and limit, center, side, unit
+    and meaning, or levels and their marks.  values: float32, columns x tokens; a text is the number of its level.
+    places: int32, index into texts, row, position of each token.
     """
     kinds, _ = pd.factorize(rows["token_id"] if "token_id" in rows else rows["token"])
     first = rows["token"].astype(object).groupby(kinds).first()
     rollouts, _ = pd.factorize(rows["rollout"], use_na_sentinel=False)
-    prompts = rows["prompt"].dropna().unique() if "prompt" in rows else []
     columns, values = [], []
     for name in rows.columns.difference(PLACES, sort=False):
         if is_number(rows[name]):
             others = [one[name] for one in ends if name in one and is_number(one[name])] or [table[name]]
             scale = scale_of(name, *others)
-            columns.append({"name": name, "limit": scale.limit, "center": scale.center, "side": scale.side})
+            ends_at = {"limit": scale.limit, "center": scale.center, "side": scale.side}
+            columns.append(
+                named(name) | ends_at | {"unit": UNITS.get(name, name), "meaning": legend_words(name, scale)}
+            )
             values.append(rows[name].to_numpy(dtype=float))
         else:
             levels, ranks = rank_levels(rows[name], table[name])
             marks = {"marks": [mark(level) for level in levels]} if name == "stopped" else {}
-            columns.append({"name": name, "levels": [level_name(name, level) for level in levels], **marks})
+            columns.append(named(name) | {"levels": [level_name(name, level) for level in levels], **marks})
             values.append(ranks)
     with np.errstate(over="ignore"):  # beyond float32 is infinite
         values = np.array(values).astype("<f4")
     return {
-        "prompt": visible(prompts[0], MAX_PROMPT, space=" ") if len(prompts) else "",
+        "asked": asked(rows),
         "shape": {
             "tokens": len(rows),
             "positions": int(rows["position"].max()) + 1,

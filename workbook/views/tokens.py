@@ -23,9 +23,12 @@ from workbook.views.token_look import (
     MAX_CHARACTERS,
     MEANINGS,
     PALETTE,
+    WORDS,
     Scale,
     are_words,
+    asked,
     is_number,
+    legend_words,
     level_name,
     mark,
     number,
@@ -36,6 +39,7 @@ from workbook.views.token_look import (
 )
 
 LINE_HEIGHT, CHARACTER = 27, 7.0  # pixels
+MAX_TITLE = 60  # characters of a prompt that stands in one
 MARGIN, SPACE = 5.0, 7.0  # pixels: within a cell beside its text, between two words
 
 
@@ -63,11 +67,13 @@ def token_strip(
     scale = (scale or scale_of(column, table[column])) if is_number(table[column]) else None
     cells = _lines(rows, width).join(_looks(rows, column, table[column], scale))
     at = f" at step {table['step'].iloc[0]}" if "step" in table and table["step"].nunique() == 1 else ""
+    prompt, answer = asked(rows)
+    head = prompt if 0 < len(prompt) <= MAX_TITLE else f"Group {group}{at}"
     marks = [f"{sign} {MEANINGS[sign]}" for sign in MEANINGS if (cells["mark"] == sign).any()]
     return finish(
         _layers(cells, column, scale, width),
-        f"Group {group}{at}: {column} of each token, rollout by rollout",
-        "; ".join([*_legend(rows[column], scale), *marks]),
+        f"{head}: {WORDS.get(column, [column])[0]} by token",
+        "; ".join([*([f"the right answer is {answer}"] if answer else []), *_legend(rows[column], scale), *marks]),
         f"{cells['rollout'].nunique()} rollouts with up to {rows['position'].max() + 1} tokens.",
         width=width,
         height=alt.Step(LINE_HEIGHT),
@@ -78,14 +84,11 @@ def _legend(values: pd.Series, scale: Scale | None) -> list[str]:
     """Words for the colours, and for values beyond their ends."""
     if scale is None:
         return ["one cell a token"]
-    middle = f"{scale.center:g}" if scale.center else "zero"
-    words = f"one cell a token; blue and +: above {middle}, orange and −: below"
-    if scale.side:
-        words = f"one cell a token; the darker, the further {'above' if scale.side > 0 else 'below'} zero"
     low, high = scale.ends
     beyond = [*([values.min()] if values.min() < low else []), *([values.max()] if values.max() > high else [])]
     ends = f"±{scale.limit:.2g}" if not scale.side and not scale.center else f"{low:.2g} and {high:.2g}"
-    return [words, *([f"darkest from {ends} on, to {' and '.join(map(scale.format, beyond))}"] if beyond else [])]
+    darkest = f"darkest from {ends} on, to {' and '.join(map(scale.format, beyond))}"
+    return [legend_words(values.name, scale), *([darkest] if beyond else [])]
 
 
 def _looks(rows: pd.DataFrame, column: str, everywhere: pd.Series, scale: Scale | None) -> pd.DataFrame:
