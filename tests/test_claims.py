@@ -26,7 +26,7 @@ from workbook.claims import (
 )
 from workbook.claims.inference import Rule, adjusted, detectable_effect, judge_units, sign_flip_p
 from workbook.claims.ledger import NESTED, keep_ledger, kept_ledger, predictions
-from workbook.statistics import Estimate, pseudo_values, t_interval
+from workbook.statistics import pseudo_values, t_interval
 from workbook.studies.record import RESULTS, Measurement, Tables
 from workbook.studies.registration import Outcome, check_registration, read_registration
 from workbook.views.ledger import ledger_chart
@@ -205,6 +205,7 @@ OUTCOMES = {  # key: column, and what it changes in H1's registration
     "H1 unable": ("none", {"role": "control", "positive_control": "H4"}),
     "H1 unregistered": ("small", {"role": "control", "positive_control": "H99"}),
     "H1 clear": ("clear", {"role": "control", "positive_control": "H4"}),
+    "H1 as it was": ("clear", {"role": "described"}),
     "H2": ("none", {"claim": "H2"}),
     "H2 named": ("none", {"claim": "H2", "role": "mechanism"}),
     "H2 named badly": ("none", {"claim": "H2", "role": "mechanism"}),
@@ -239,7 +240,6 @@ def world(tmp_path, monkeypatch):
     for key, (column, change) in OUTCOMES.items():
         measure = _of(column) if key != "H8" else lambda tables: tables["confidence_tuning/none"]["x"]
         rows.setdefault(change.get("claim", "H1"), []).append(Measurement("confidence_tuning", key, measure))
-    rows["H1"].append(Measurement("coupling", "as it was", lambda tables: Estimate(0.1, 0.0, 0.2, 5, 320), "family"))
     rows["H1"][2:5:2] = [Measurement("confidence_tuning", f"H1 ratio{more}", _ratio) for more in ("", " of 1")]
     records = {name: replace(CLAIMS[name], rows=measured) for name, measured in rows.items()}
     records["H9"] = replace(CLAIMS["H9"], rows=[])
@@ -258,7 +258,7 @@ def test_the_ledger_of_a_world(world):
     outcomes = {
         **{"H1": "supported", "H1 control": "equivalent to none", "H1 ratio": "supported", "H2": "not testable here"},
         **{"H3": "contradicted", "H4": "inconclusive", "H5": "not comparable", "H6": "not testable here"},
-        **{"H7": "not testable here", "H8": "not measured", "": "not measured", "as it was": "described"},
+        **{"H7": "not testable here", "H8": "not measured", "": "not measured", "H1 as it was": "described"},
         **{"H1 small": "not zero, too small to matter here", "H1 at its place": "at its threshold"},
         "H1 ratio of 1": "not zero, too small to matter here",
         **{"H1 able": "equivalent to none", "H1 unable": "not testable here", "H1 unregistered": "not testable here"},

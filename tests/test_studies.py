@@ -11,7 +11,7 @@ import pytest
 
 from workbook import __main__
 from workbook.policies import load_policy
-from workbook.statistics import nested_estimate, nested_mean
+from workbook.statistics import nested_mean
 from workbook.studies import SCALES, Scale, bench, load_measured, measure, record
 from workbook.studies.record import provenance
 from workbook.studies.registration import read_registration, registration_path
@@ -107,11 +107,3 @@ def test_seeds_count_as_the_independent_things():
     assert nested_mean(table, "value").low < 0.5, "with three seeds that differ by 1 the mean is not known to 0.01"
     alone = nested_mean(table.assign(seed=0, group=range(len(table))), "value")
     assert alone.high - alone.low < 0.3
-
-
-def test_a_statistic_of_means_is_taken_of_each_resample():
-    table = pd.DataFrame({"seed": [0, 0, 1, 1], "group": [0, 1] * 2, "a": [1.0, 3, 1, 3], "b": [2.0, 2, 2, 2]})
-    ratio = nested_estimate(table, ["a", "b"], lambda means: means[..., 0] / means[..., 1])
-    assert ratio.mean == 1
-    assert ratio.low == 0.5
-    assert ratio.high == 1.5

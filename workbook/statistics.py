@@ -22,27 +22,6 @@ class Interval(NamedTuple):
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-class Estimate(NamedTuple):
-    """An interval with what it rests on: seeds, and n, the prompts (or runs) of all seeds.
-
-    doubt: why no verdict follows from it, though it has an interval; empty if one does.
-    """
-
-    mean: float
-    low: float
-    high: float
-    seeds: float
-    n: float
-    doubt: str = ""
-
-    @property
-    def interval(self) -> Interval:
-        return Interval(*self[:3])
-
-    def __str__(self) -> str:
-        return str(self.interval)
-
-
 def bootstrap_bounds(
     n: int,
     statistic: Callable[[np.ndarray], np.ndarray],
@@ -167,37 +146,22 @@ def logs(ratios: pd.Series) -> pd.Series:
     return values
 
 
-def nested_mean(table: pd.DataFrame, column: str, **kwargs) -> Interval:
+def nested_mean(table: pd.DataFrame, column: str, resamples: int = 4_999) -> Interval:
     """Mean of a column with a bootstrap interval over two levels: seeds are resampled, then prompts within each.
 
     Prompts of one seed share an update, so they are not independent of one another; seeds are. Rows of one prompt are
-    averaged first, then prompts of a seed, then seeds, all with equal weights; rows with NaN are left out.
+    averaged first, then prompts of a seed, then seeds, all with equal weights; rows with NaN are left out. ValueError
+    if no row has a number.
     """
-    return nested_estimate(table, column, **kwargs).interval
-
-
-def nested_estimate(
-    table: pd.DataFrame,
-    columns: str | list[str],
-    statistic: Callable[[np.ndarray], np.ndarray] = lambda means: means[..., 0],
-    resamples: int | None = None,
-) -> Estimate:
-    """Estimate of a statistic of columns' means (the one column's mean by default), as `nested_mean` resamples.
-
-    statistic: (..., columns) means -> (...) numbers; it is taken of each resample's means.  Prompts that lack one of
-    the columns are left out.  Raises ValueError if no prompt has all columns.
-    """
-    columns, resamples = [columns] if isinstance(columns, str) else columns, resamples or 4_999
-    prompts = table.groupby(["seed", "group"])[columns].mean().dropna()
+    prompts = table.groupby(["seed", "group"])[[column]].mean().dropna()
     if prompts.empty:
-        raise ValueError(f"{', '.join(columns)}: none of the {len(table)} rows given has numbers for all.")
+        raise ValueError(f"{column}: none of the {len(table)} rows given has a number.")
     seeds = [rows.to_numpy(dtype=float) for _, rows in prompts.groupby(level=0)]
-    means = np.empty((resamples, len(seeds), len(columns)))
+    means = np.empty((resamples, len(seeds), 1))
     rng = np.random.default_rng(0)
     drawn = rng.integers(len(seeds), size=(resamples, len(seeds)))
     for k, values in enumerate(seeds):  # where a seed was drawn, and how often each of its prompts then
         at, n = drawn == k, len(values)
         means[at] = rng.multinomial(n, np.full(n, 1 / n), size=int(at.sum())).astype(np.float32) @ values / n
-    low, high = np.quantile(statistic(means.mean(1)), [0.025, 0.975])
-    whole = np.mean([values.mean(0) for values in seeds], axis=0)
-    return Estimate(float(statistic(whole)), float(low), float(high), len(seeds), len(prompts))
+    low, high = np.quantile(means.mean(1)[:, 0], [0.025, 0.975])
+    return Interval(float(np.mean([values.mean() for values in seeds])), float(low), float(high))

@@ -19,7 +19,7 @@ threshold, the side on which the claim lies, and the smallest effect of interest
 - not comparable: a moderator lies outside the paper's range.
 
 q_all corrects over all rows that are judged: a finding cites primary rows, and others below 0.05 there. Intervals that
-a registration predicted are scored. What was measured of one policy alone is "described" and decides nothing. The
+a registration predicted are scored. What was measured of one language model is "described" and decides nothing. The
 records (`Claim`, `Measurement`) stand beside the code that measures, in each topic's claims.py.
 """
 

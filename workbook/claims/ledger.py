@@ -17,7 +17,6 @@ import yaml
 from workbook import topics
 from workbook.claims.inference import DESCRIBED, NOT_MEASURED, Judged, adjusted, conclude, judge_units
 from workbook.places import data_path
-from workbook.statistics import Estimate
 from workbook.studies.record import Claim, Measurement, NotMeasured, Tables, check_results
 from workbook.studies.registration import ROLES, Outcome, looked_after, named_after, read_registration
 from workbook.studies.registration import SCALES as STUDIED
@@ -53,7 +52,7 @@ def _collect() -> dict[str, Claim]:
                     rows.setdefault(key.split()[0], []).append(Measurement(study, key, measure, scale or None))
     stated = yaml.safe_load(data_path("book", "claims.yaml").read_text(encoding="utf-8"))
     for id, words in stated.items():  # with the threshold that the claim's primary outcome registered
-        primary = next(row.outcome(id) for row in rows[id] if row.key == id)
+        primary = next(row.outcome() for row in rows[id] if row.key == id)
         words["refuted_if"] = words["refuted_if"].format(threshold=primary.threshold)
     return {id: Claim(id, **words, rows=rows[id]) for id, words in stated.items()}
 
@@ -75,57 +74,49 @@ def measurements(
     number), added (units beyond the registered count, which decide nothing), looked (units measured after the outcome
     of earlier ones was seen), here (the outcome if the setting were comparable), p ... sd: see `inference.Judged`;
     values: {unit: number}; policy_of: {unit: policy}; log: whether those are logarithms; registration ("matches",
-    "changed since", "none"), clean (whether all tables came from an unmodified tree, None: not known).
+    "superseded", "changed since"), clean (whether all tables came from an unmodified tree, None: not known).
     """
     rows = []
     for claim in [claims] if isinstance(claims, str) else claims:
         record = claim if isinstance(claim, Claim) else CLAIMS[claim]
         for measurement in record.rows:
             if measurement.scale in (None, tables.scale):
-                rows += _measured(record, measurement, tables, roles)
+                rows += _measured(measurement, tables, roles)
     return pd.DataFrame(rows, columns=JUDGED).drop_duplicates(["claim", "study", "key"], ignore_index=True)
 
 
-def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> list[dict]:
+def _measured(measurement: Measurement, tables: Tables, roles) -> list[dict]:
     """The row of one measurement, or none."""
-    outcome = measurement.outcome(claim.id, tables.folder)
-    registration = measurement.registration(tables.folder)
-    role = outcome.role if outcome else DESCRIBED
-    if (roles is not None and role not in roles) or (outcome and not registration.judges(outcome, tables.scale)):
+    outcome, registration = measurement.outcome(tables.folder), measurement.registration(tables.folder)
+    asked = outcome is not None and (roles is None or outcome.role in roles)
+    if not asked or not registration.judges(outcome, tables.scale):
         return []
-    count = registration.units[tables.scale] if outcome else None
-    stated = outcome or Outcome(claim.id, DESCRIBED, measurement.key, source="ours")
+    count = registration.units[tables.scale]
     names = ("claim", "unit", "place", "comparable", "testable", "source", "seen_before", "positive_control", "changed")
-    row = _missing("") | {name: getattr(stated, name) for name in (*names, "threshold", "toward", "smallest_effect")}
-    row |= {"measured": stated.sentence, "paper_effect": stated.paper, "role": role, "registered_units": count or 0}
-    row |= {"study": measurement.study, "key": measurement.key, "scale": tables.scale}
-    row["predicted_low"], row["predicted_high"] = stated.predicted
-    if not stated.positive_control and (control := named_after(measurement.study, tables.folder).get(measurement.key)):
+    row = _missing("") | {name: getattr(outcome, name) for name in (*names, "threshold", "toward", "smallest_effect")}
+    row |= {"measured": outcome.sentence, "paper_effect": outcome.paper, "role": outcome.role}
+    row |= {"study": measurement.study, "key": measurement.key, "scale": tables.scale, "registered_units": count}
+    row["predicted_low"], row["predicted_high"] = outcome.predicted
+    if not outcome.positive_control and (control := named_after(measurement.study, tables.folder).get(measurement.key)):
         row |= {"positive_control": control, "changed": "changed after the data were seen: its control was named then"}
     try:
-        measured = measurement.measure(tables.registered(measurement.study, count) if outcome else tables)
+        measured = measurement.measure(tables.registered(measurement.study, count))
     except (NotMeasured, ValueError) as missing:  # the latter: the tables hold too little
-        return [row | {"reason": str(missing)}] if outcome else []
+        return [row | {"reason": str(missing)}]
     # which tree, registration and policy the units came from
     units = tables.provenance(measurement.study)
-    own = units if count is None else units[units["unit"] < count]
+    own = units[units["unit"] < count]
     modified = set(own["modified"])
     row["clean"] = False if True in modified else True if modified == {False} else None
     row["commits"] = tuple(sorted(set(own["commit"].dropna())))
-    known = {} if registration is None else {registration.hash: "matches", registration.supersedes: "superseded"}
+    known = {registration.hash: "matches", registration.supersedes: "superseded"}
     under = {known.get(digest, "changed since") for digest in own["registration"]} or {"changed since"}
-    row["registration"] = "none" if registration is None else min(under - {"matches"}, default="matches")
-    if isinstance(measured, Estimate):  # of one policy: it decides nothing
-        interval = dict(zip(("mean", "low", "high"), measured[:3], strict=True))
-        facts = {"units": int(measured.seeds), "outcome": DESCRIBED, "here": DESCRIBED}
-        return [row | interval | facts | {"reason": "one policy" + (f"; {measured.doubt}" if measured.doubt else "")}]
-    seen = looked_after(measurement.study, tables.folder) if count is not None else None
-    if count is not None:
-        row["added"] = tuple(units.loc[units["unit"] >= count, "unit"].unique().tolist())
-    if seen is not None:
+    row["registration"] = min(under - {"matches"}, default="matches")
+    row["added"] = tuple(units.loc[units["unit"] >= count, "unit"].unique().tolist())
+    if (seen := looked_after(measurement.study, tables.folder)) is not None:
         row["looked"] = tuple(unit for unit in units["unit"].unique().tolist() if seen <= unit < count)
     policies = units.drop_duplicates("unit").set_index("unit")["policy"]
-    return [row | _judged(measured, stated, units["unit"].nunique() - len(row["added"]), policies)]
+    return [row | _judged(measured, outcome, units["unit"].nunique() - len(row["added"]), policies)]
 
 
 def _missing(reason: str) -> dict:

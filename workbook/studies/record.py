@@ -25,7 +25,6 @@ from pathlib import Path
 import pandas as pd
 
 from workbook.places import clone, data_path
-from workbook.statistics import Estimate
 from workbook.studies.registration import (
     ALL_WORLDS,
     SCALES,
@@ -216,14 +215,14 @@ def _folder(study: str, scale: str, folder: str | Path | None) -> Path:
 class Tables:
     """Tables of all studies at one scale, each read once: `tables["dose/rates"]` is a study's, all units as rows.
 
-    folder: instead of data/results.  resamples: of each bootstrap interval, where not the usual number.
+    folder: instead of data/results.
 
     Raises ValueError for an unknown scale; a table that was not measured raises NotMeasured.
     """
 
-    def __init__(self, scale: str = "bundled", folder: str | Path | None = None, resamples: int | None = None):
+    def __init__(self, scale: str = "bundled", folder: str | Path | None = None):
         check_scale(scale)
-        self.scale, self.folder, self.resamples = scale, folder, resamples
+        self.scale, self.folder = scale, folder
         self._whole: dict[str, pd.DataFrame | NotMeasured] = {}
         self._counts: dict[str, int] = {}
         self._registered: dict[tuple[str, int], Tables] = {}
@@ -243,7 +242,7 @@ class Tables:
     def registered(self, study: str, count: int) -> Tables:
         """The same tables with those units of a study alone that it registered, 0 to count - 1."""
         if (study, count) not in self._registered:  # the same object each time, by which a room may cache
-            tables = Tables(self.scale, self.folder, self.resamples)
+            tables = Tables(self.scale, self.folder)
             tables._whole, tables._counts = self._whole, {**self._counts, study: count}  # what was read serves both
             self._registered[study, count] = tables
         return self._registered[study, count]
@@ -253,7 +252,7 @@ class Tables:
         return provenance(study, self.scale, self.folder)
 
 
-BUNDLED, FAMILY = Tables("bundled"), Tables("family")  # what the chapters' sliders read
+FAMILY = Tables("family")  # what the chapters' sliders read
 
 
 @dataclass(frozen=True)
@@ -265,37 +264,24 @@ class Measurement:
 
     measure: tables -> Series, one number per unit (index: the unit); NaN: that unit could not be measured. A statistic
     that is no mean of units, such as a ratio, goes through `statistics.pseudo_values`. ValueError: the tables hold too
-    little. A measure that returns an Estimate is of one policy alone: it is described, and decides nothing.
+    little.
 
     scale: at which alone it is measured, by default wherever its outcome is registered.
     """
 
     study: str
     key: str
-    measure: Callable[[Tables], pd.Series | Estimate]
+    measure: Callable[[Tables], pd.Series]
     scale: str | None = None
 
     def registration(self, folder: str | Path | None = None) -> Registration | None:
         """The registration of its study, if there is one."""
         return read_registration(self.study, folder)
 
-    def outcome(self, claim: str, folder: str | Path | None = None) -> Outcome | None:
-        """What its study registered for it; None where it registered nothing.
-
-        Raises ValueError if the study registered outcomes of which none has this key, or one of another claim.
-        """
+    def outcome(self, folder: str | Path | None = None) -> Outcome | None:
+        """What its study registered for it, if it did."""
         registration = self.registration(folder)
-        if registration is None or not registration.outcomes:
-            return None
-        if self.key not in registration.outcomes:
-            known = ", ".join(registration.outcomes)
-            raise ValueError(f"{claim}: {self.study} registered no outcome {self.key!r}; its outcomes are {known}.")
-        outcome = registration.outcomes[self.key]
-        if outcome.claim != claim:
-            raise ValueError(
-                f"{claim}: the outcome {self.key} that {self.study} registered is of claim {outcome.claim}."
-            )
-        return outcome
+        return registration.outcomes.get(self.key) if registration else None
 
 
 @dataclass(frozen=True)
