@@ -22,20 +22,20 @@ BUDGET = {
     "theory": 2_040,
     "tasks": 2_122,
     "policies": 1_374,
-    "rollouts": 1_444,
-    "probes": 3_287,
-    "training": 4_006,
-    "views": 3_338,
-    "studies": 1_115,
-    "claims": 707,
+    "rollouts": 1_519,
+    "probes": 3_286,
+    "training": 3_920,
+    "views": 3_324,
+    "studies": 1_101,
+    "claims": 698,
     "book": 932,
     "commands": 378,
-    "root": 639,
+    "root": 603,
     "topics": 11_012,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 32_393, 950, 18_619, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 32_309, 950, 18_581, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

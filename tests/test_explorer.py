@@ -10,9 +10,9 @@ import pytest
 
 from workbook.statistics import unit_curve
 from workbook.views import Explorer, LiveChart, browse, frozen
-from workbook.views.explorer import menu, slider
+from workbook.views.explorer import REFUSED, log_slider, menu, slider
 from workbook.views.live import rows, spec_over
-from workbook.views.style import png
+from workbook.views.style import hushed, png, typeset
 
 
 def compute_line(slope: float = 1.0, points: int = 3, shape: str = "line") -> pd.DataFrame:
@@ -103,7 +103,9 @@ def test_settings_that_can_not_be_are_told_and_the_chart_stays():
     assert one.chart.data == drawn
     assert one.snippet.text == one.code
     assert "slope=1.0" in one.code
+    assert REFUSED in one.box._dom_classes, "which dims the chart"
     one.set(slope=4.0)
+    assert REFUSED not in one.box._dom_classes
     assert "slope=4.0" in one.code
     assert "steep" not in one.sentence.value
 
@@ -175,3 +177,18 @@ def test_a_frozen_explorer_carries_its_own_tables_for_every_setting_of_the_grid(
     alt.Chart.from_dict(spec).to_json()  # Vega-Lite's schema takes it
     assert len(png(spec)) > 1000
     explorer.close()
+
+
+def test_sliders_show_numbers_as_code_does():
+    assert slider(60.0, 0.0, 90.0, 5.0, "angle").readout_format == ".0f"
+    assert slider(0.5, 0.05, 0.95, 0.05, "p").readout_format == ".2f"
+    assert log_slider(0.01, -4, -1, "eps").readout_format == ".2~g"
+    assert typeset("-0.04 of 1e-5, -0.00") == "−0.04 of 1e-5, 0.00"
+
+
+def test_marks_that_show_no_column_are_hidden_from_screen_readers_and_others_are_not():
+    line = {"mark": "rule", "encoding": {"x": {"datum": 0}}}
+    bars = {"mark": "bar", "encoding": {"x": {"field": "a", "type": "quantitative"}}}
+    drawn = hushed({"hconcat": [{"layer": [bars, line]}, {"encoding": bars["encoding"], "layer": [{"mark": "bar"}]}]})
+    assert drawn["hconcat"][0]["layer"] == [bars, {**line, "mark": {"type": "rule", "aria": False}}]
+    assert drawn["hconcat"][1]["layer"] == [{"mark": "bar"}]

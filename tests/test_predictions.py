@@ -1,6 +1,7 @@
 """Predictions: checked, recorded by a click alone, and counted only if they came before the answer."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -53,21 +54,9 @@ def test_a_guess_that_is_not_whole_is_answered_and_not_recorded(about, guess, wo
     assert not file.exists()
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: predict("5-a", "?", number=(0, 1)), "like '05-shares'"),
-        (lambda: predict("05-a", "?"), "exactly one of number"),
-        (lambda: predict("05-a", "?", number=(0, 1), choice=["a", "b"]), "exactly one of number"),
-        (lambda: question_of(number=(1, 0)), "must be rising numbers"),
-        (lambda: question_of(choice=["up", "up"]), "two or more different texts"),
-        (lambda: question_of(curve={"x": [4, 1], "y": (0, 1)}), "must be rising numbers"),
-        (lambda: reveal("05-nobody", 1), "'05-nobody' was not asked"),
-    ],
-)
-def test_questions_and_answers_that_do_not_fit_are_refused(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()
+def test_an_answer_without_its_question_is_refused():
+    with pytest.raises(ValueError, match="'05-nobody' was not asked"):
+        reveal("05-nobody", 1)
 
 
 def test_running_cells_records_nothing(file, capsys):
@@ -123,6 +112,6 @@ def test_every_chapter_reveals_what_it_asks():
     for chapter in find_chapters():
         cells = ["".join(cell["source"]) for cell in json.loads(chapter.read_text())["cells"]]
         code = "\n".join(cells)
-        asked = set(predicting.re.findall(r"\bpredict\(\s*\"([^\"]+)", code))
-        assert asked == set(predicting.re.findall(r"\breveal\(\s*\"([^\"]+)", code)), chapter.name
+        asked = set(re.findall(r"\bpredict\(\s*\"([^\"]+)", code))
+        assert asked == set(re.findall(r"\breveal\(\s*\"([^\"]+)", code)), chapter.name
         assert all(key[:2] == chapter.name[:2] for key in asked)

@@ -14,10 +14,10 @@ from small_run import SMALL, bundled_trainer, nudge_adapters
 from trl import GRPOTrainer
 
 from workbook.policies.load import load_policy
+from workbook.rollouts.token_files import read_step, tables
 from workbook.training import CancellationConfig, CancellationTrainer, token_record
 from workbook.training.files import checkpoint_step, checkpoints
 from workbook.training.runs import Run
-from workbook.training.token_tables import read_step, tables
 from workbook.training.worker import execute, train
 
 QUERY = {"batching": "query_preserved", "per_device_train_batch_size": 8}

@@ -11,7 +11,7 @@ _NAMES = {  # module: what it offers
     "training.memory": ("QWEN_1_5B QWEN_7B WORKLOAD at_peak forecast_run memory_forecast parameter_counts peak_mib"),
     "training.runs": "Run latest_run load_run start_run",
     "training.sweeps": "compare_runs load_sweep sweep",
-    "training.token_tables": "token_biography",
+    "rollouts.token_files": "token_biography",
     "training.trainer": "CancellationTrainer",
     "training.worker": "build_trainer",
 }

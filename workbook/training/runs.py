@@ -7,7 +7,7 @@ A run folder holds
     metrics.jsonl          a line per optimizer step while it trains; metrics.parquet once it ends
     checkpoint-N/          atomic, checked, safetensors and JSON only
     samples.json           some of the newest generation batch's rollouts
-    tokens/                what each recorded step did to each token, as Parquet (see `training.token_tables`)
+    tokens/                what each recorded step did to each token, as Parquet (see `rollouts.token_files`)
     samples/               prompts, completions, rewards, advantages at each checkpoint, as Parquet
     evaluation-*.parquet   token tables of held-out rollouts before and after
     final/                 the trained model or adapter
@@ -32,11 +32,11 @@ import psutil
 from filelock import FileLock
 
 from workbook.places import runs_folder
+from workbook.rollouts.token_files import FOLDER as TOKENS
+from workbook.rollouts.token_files import read_step, tables
 from workbook.training import files
 from workbook.training.config import RunConfig, dump_yaml, flatten
 from workbook.training.messages import show_value
-from workbook.training.token_tables import FOLDER as TOKENS
-from workbook.training.token_tables import read_step, tables
 
 FINAL_STATES = ("stopped", "finished", "failed", "interrupted")
 END_WINDOW = 5  # generation batches averaged at the end of a curve: fixed, so that nobody picks the step after the fact
@@ -91,7 +91,7 @@ class Run:
         return list(tables(self.folder / TOKENS))
 
     def tokens(self, step: int) -> pd.DataFrame:
-        """What a step did to each token that it trained on (see `training.token_tables`), for one of `token_steps`."""
+        """What a step did to each token that it trained on (see `rollouts.token_files`), for one of `token_steps`."""
         return read_step(self.folder / TOKENS, step)
 
     def status(self) -> dict:

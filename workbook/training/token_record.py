@@ -3,7 +3,7 @@
 A token's push is read from the loss's own graph (`training.meter`), so that it is exact for every loss type, bound,
 mask, correction and transform. After the step the same rollouts are scored once more, by the same call, without
 gradients and with the generators of random numbers put back, so that recording cannot train.
-Layout and reading of the tables: `training.token_tables`.
+Layout and reading of the tables: `rollouts.token_files`.
 """
 
 import json
@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from workbook.rollouts.token_files import NUMBERS, STOPS, TEXTS, WHOLE
+from workbook.rollouts.token_files import FOLDER, NUMBERS, STOPS, TEXTS, WHOLE, place_residuals, tables
 from workbook.training.checks import CLIPPED_LOSSES
 from workbook.training.config import CancellationConfig
 from workbook.training.files import all_gather, is_main, replacement
 from workbook.training.meter import loss_mask
-from workbook.training.token_tables import FOLDER, place_residuals, tables
 
 TABLE_ROLLOUTS = 64  # of a table: the first groups of the step, whole, and one at least
 RECORDED = (  # settings that a token's formula reads

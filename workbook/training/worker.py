@@ -91,7 +91,7 @@ def _guarded(run: Run, progress: bool) -> None:
             (run.folder / "stop").unlink(missing_ok=True)
         files.remove_leftovers(run.folder, OURS)
         for tables in ("samples", "tokens"):
-            files.remove_leftovers(run.folder / tables, r"step-\d+\.parquet|thinned\.json")
+            files.remove_leftovers(run.folder / tables, r"step-\d+\.parquet")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # renamed fields that TRL sets
     disable_progress_bar()  # of loading and saving; training has its own
     if config.threads:

@@ -3,8 +3,6 @@
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.laboratory.compare": "compare_settings comparison_chart run_tables",
-    "topics.laboratory.form": "RunForm",
     "views.charts": (
         "curve_chart describe_parts fold intervals_chart parts_table reward_before_after road_map signal_noise_chart"
     ),

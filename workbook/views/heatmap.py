@@ -41,7 +41,7 @@ HERE = Path(__file__).parent
 MODES = ("auto", "align", "read")  # auto: aligned where whole answers are seen so, else as text to read
 MOVES = "moves pinned"  # the column of what each token does to the pinned one
 PICTURE_WIDTH, PICTURE_ROLLOUTS = 720, 8  # of the fallback picture: pixels, rollouts
-UNREADABLE = (ValueError, OSError, KeyError)  # of a table that was thinned away or damaged since it was listed
+UNREADABLE = (ValueError, OSError, KeyError)  # of a table that was removed or damaged since it was listed
 NO_TOKENS = (
     "This run has recorded no tokens so far: wait for its first step, or train with record_tokens=10, which keeps a "
     "table of every tenth."

@@ -29,7 +29,6 @@ SCALE_NAMES = {
     "smollm2_chat": "SmolLM2-135M, chat",
     "smollm2_plain": "SmolLM2-135M, plain",
     "gemma3_plain": "Gemma 3 270M, plain",
-    "larger": "larger models",
 }
 REQUIRED = (
     *("claim", "role", "scale", "measured", "outcome", "units", "mean", "low", "high"),
