@@ -22,6 +22,7 @@ def file(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBOOK_PREDICTIONS", str(tmp_path / "mine" / "predictions.json"))
     monkeypatch.setattr(predicting, "_asked", {})
     monkeypatch.setattr(predicting, "_shown", set())
+    monkeypatch.setattr(predicting, "_hidden", {})
     return predictions_file()
 
 
@@ -59,11 +60,25 @@ def test_an_answer_without_its_question_is_refused():
         reveal("05-nobody", 1)
 
 
-def test_running_cells_records_nothing(file, capsys):
+def test_running_cells_records_nothing_and_shows_no_answer(file):
     predict("05-a", "Which share?", number=(0, 1))
     reveal("05-a", np.float32(0.25))
-    assert "No prediction is recorded; the answer is **0.25**." in capsys.readouterr().out
+    answer = predicting._hidden["05-a"]
+    assert (answer.text, answer.shown) == ("The answer is **0.25**.", False)
+    assert answer.picture()[0]["text/html"].startswith("<details><summary>Show the answer</summary>")
     assert not file.exists()
+
+
+def test_a_prediction_opens_the_answer_that_waits_for_it():
+    predict("05-a", "Which share?", number=(0, 1))
+    reveal("05-a", 0.55)
+    answer, form = predicting._hidden["05-a"], PredictionForm("05-a", "Which share?", SHARE)
+    form.record({"guess": 2})
+    assert not answer.shown
+    form.record(GUESS)
+    assert answer.shown
+    assert "outside your range" in answer.text
+    assert (read_predictions()["05-a"]["late"], read_predictions()["05-a"]["answer"]) == (False, 0.55)
 
 
 def test_a_guess_is_recorded_once(file, capsys):
@@ -81,6 +96,7 @@ def test_a_guess_is_recorded_once(file, capsys):
 def test_a_guess_after_the_answer_does_not_count(capsys):
     predict("05-a", "Which way?", choice=["up", "down"])
     reveal("05-a", "up")
+    predicting._hidden["05-a"].shown = True  # a click
     form = record("05-a", WAY, {"option": "up", "sure": 1})
     assert "The answer had been shown before, so it does not count." in form.recorded
     reveal("05-a", "up")

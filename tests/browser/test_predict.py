@@ -11,14 +11,13 @@ from workbook.views import enable_charts, predict, reveal
 enable_charts()
 display(Markdown('A <abbr class="term" title="what it is">term</abbr> of the glossary.'))
 predict("05-shares", "Which share moves?", number=(0, 1))
-predict("05-way", "Which way?", choice=["up", "down", "still"])
+predict("05-way", "Which way does `so` go?", choice=["up", "down", "still"])
 predict("05-curve", "How does it grow?", curve={"x": [1, 4, 16], "y": (0, 1), "x_title": "prompts", "y_title": "share"})
 """
 REVEAL = """
-if "ready" in globals():
-    reveal("05-shares", 0.42)
-    reveal("05-way", "down")
-    reveal("05-curve", [0.2, 0.4, 0.9])
+reveal("05-shares", 0.42)
+reveal("05-way", "down")
+reveal("05-curve", [0.2, 0.4, 0.9])
 """
 
 
@@ -33,7 +32,9 @@ def test_predictions_are_drawn_typed_recorded_and_revealed(run_cells, lab):
     chapter = run_cells(ASK, REVEAL)
     file = lab[1].parents[1] / "predictions.json"
     forms = chapter.panel.locator(".workbook-predict")
-    number, choice, curve = (forms.nth(k) for k in range(3))
+    number, choice, curve, *answers = (forms.nth(k) for k in range(6))
+    assert [answer.inner_text() for answer in answers] == ["Show the answer"] * 3
+    assert choice.locator("code").inner_text() == "so"
     assert not file.exists(), "running cells records nothing"
 
     term = chapter.panel.locator("abbr.term")
@@ -51,9 +52,11 @@ def test_predictions_are_drawn_typed_recorded_and_revealed(run_cells, lab):
     number.get_by_label("at most").press("Tab")
     number.get_by_role("button", name="Record my prediction").press("Enter")
 
-    choice.get_by_label("down").check()
     choice.get_by_label("how sure").press("End")
-    choice.get_by_role("button").click()
+    choice.get_by_role("button", name="down").click()
+    expect(answers[1]).to_contain_text("as you said")
+    answers[2].get_by_role("button", name="Show the answer").click()
+    expect(answers[2]).to_have_text("The answer is 0.2, 0.4, 0.9.")
 
     for across, up in ((0.14, 0.7), (0.56, 0.5), (0.95, 0.2)):
         press(chapter, curve, across, up)
@@ -69,10 +72,10 @@ def test_predictions_are_drawn_typed_recorded_and_revealed(run_cells, lab):
     assert number.inner_text().count("Recorded 20") == 1
     assert chapter.grave() == []
 
-    chapter.execute("ready = True")
+    assert "inside your range" in answers[0].inner_text()
     chapter.run_all()
     assert "inside your range" in chapter.panel.inner_text()
-    assert "as you said" in chapter.panel.inner_text()
+    assert "does not count" in curve.inner_text()
     expect(chapter.panel.locator(".vega-embed")).to_be_visible()
     assert forms.get_by_role("button").count() == 0, "a guess is recorded once"
     chapter.change_theme("Dark")
@@ -81,7 +84,7 @@ def test_predictions_are_drawn_typed_recorded_and_revealed(run_cells, lab):
     assert chapter.grave() == []
     chapter.change_theme("Light")
     chapter.reopen()
-    assert chapter.shown(3) == ["widget"] * 3
+    assert chapter.shown(3) == ["widget"] * 3, "the forms; no answer waits"
     assert forms.nth(1).inner_text().count("Recorded 20") == 1
     chapter.shot("predict-reopened")
     assert [error for error in chapter.errors if "Canceled future" not in error] == []

@@ -125,7 +125,7 @@ def _portable(output, states: dict[str, dict], buffers: dict[str, dict]):
                 output.metadata.update(about)
             if pairs:
                 data[FORM] = [[label, _scrub(value)] for label, value in pairs]
-        elif "text/markdown" not in data:
+        elif "text/markdown" not in data and "text/html" not in data:
             return None
     for kind in data:
         if kind.startswith("text/"):

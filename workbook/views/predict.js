@@ -1,5 +1,5 @@
-// A prediction: a number with a range, a choice with a confidence, or a curve. Drawn by hand or typed; recorded by its
-// button alone. The drawing is for pointers; its fields say and take the same, by keys.
+// A prediction: a number with a range, a choice with a confidence, or a curve. Drawn by hand or typed; recorded by a
+// button alone, which for a choice is the option itself. The drawing is for pointers; its fields say and take the same, by keys.
 const SVG = 'http://www.w3.org/2000/svg', EDGE = 14;
 let count = 0;
 
@@ -106,35 +106,54 @@ function curveForm(about, draft, change) {
   return [svg, row];
 }
 
-function choiceForm(about, draft, change) {
-  const group = `workbook-predict-${count++}`, least = Math.ceil(100 / about.options.length);
-  const rows = about.options.map((option, k) => { const id = `${group}-${k}`;
-    return make('div', {}, make('input', { type: 'radio', id, name: group, checked: draft.option === option,
-      on: { change: () => { draft.option = option; change(); } } }), make('label', { for: id }, option)); });
-  draft.sure ??= least / 100;
-  const id = `${group}-sure`, shown = make('output', { for: id }, `${Math.round(100 * draft.sure)} %`);
+const SURE = 0.75;  // until the reader says otherwise
+function choiceForm(about, draft, change, record) {
+  const least = Math.ceil(100 / about.options.length), id = `workbook-predict-${count++}`;
+  draft.sure ??= Math.max(SURE, least / 100);
+  const shown = make('output', { for: id }, `${Math.round(100 * draft.sure)} %`);
   const slider = make('input', { type: 'range', id, min: least, max: 100, step: 1, value: Math.round(100 * draft.sure),
     on: { input: () => { draft.sure = Math.max(Number(slider.value) / 100, 1 / about.options.length);
       shown.textContent = `${slider.value} %`; change(); } } });
-  return [...rows, make('div', { class: 'wp-fields' }, make('label', { for: id }, 'how sure'), slider, shown)];
+  const options = about.options.map(option => make('button', { type: 'button', class: 'wp-button',
+    on: { click: () => { draft.option = option; change(); record(); } } }, ...inline(option)));
+  return [make('div', { class: 'wp-fields' }, ...options),
+    make('div', { class: 'wp-fields' }, make('label', { for: id }, 'how sure'), slider, shown)];
 }
 
 const FORMS = { number: numberForm, choice: choiceForm, curve: curveForm };
+// a text whose `code` and **bold** parts are elements
+const inline = text => text.split(/(`[^`]+`|\*\*[^*]+\*\*)/).map(part => part.startsWith('`') && part.length > 1 ? make('code', {}, part.slice(1, -1))
+  : part.startsWith('**') && part.length > 3 ? make('strong', {}, part.slice(2, -2)) : part);
 
 function render({ model, el }) {
   el.classList.add('workbook-predict');
+  return model.get('about') ? renderForm(model, el) : renderAnswer(model, el);
+}
+
+// an answer behind a button, until it is asked for or a prediction is recorded
+function renderAnswer(model, el) {
+  const show = () => { model.set('shown', true); model.save_changes(); };
+  const button = make('button', { type: 'button', class: 'wp-button', on: { click: show } }, 'Show the answer');
+  const text = make('p', { role: 'status' });
+  const draw = () => model.get('shown') ? el.replaceChildren(text) : el.replaceChildren(button);
+  const say = () => { text.replaceChildren(...inline(model.get('text'))); draw(); };
+  say();
+  for (const name of ['shown', 'text']) model.on(`change:${name}`, say);
+  return () => { for (const name of ['shown', 'text']) model.off(`change:${name}`, say); };
+}
+
+function renderForm(model, el) {
   const status = make('p', { role: 'status', class: 'wp-status' }), body = make('div');
-  const say = () => { status.textContent = [model.get('recorded'), model.get('message')].filter(Boolean).join(' '); };
+  const say = () => { status.replaceChildren(...inline([model.get('recorded'), model.get('message')].filter(Boolean).join(' '))); };
+  const record = () => model.send({ kind: 'record', guess: model.get('draft') ?? {} });
   const form = () => {
     if (model.get('recorded')) return body.replaceChildren();
-    const draft = structuredClone(model.get('draft') ?? {});
+    const draft = structuredClone(model.get('draft') ?? {}), { kind } = model.get('about');
     const change = () => { model.set('draft', structuredClone(draft)); model.save_changes(); };
-    const button = make('button', { type: 'button', class: 'wp-button',
-      on: { click: () => model.send({ kind: 'record', guess: model.get('draft') ?? {} }) } }, 'Record my prediction');
-    body.replaceChildren(...FORMS[model.get('about').kind](model.get('about'), draft, change), button);
-    if (model.get('about').kind === 'choice' && draft.sure === undefined) change(); };
+    const button = make('button', { type: 'button', class: 'wp-button', on: { click: record } }, 'Record my prediction');
+    body.replaceChildren(...FORMS[kind](model.get('about'), draft, change, record), ...(kind === 'choice' ? [] : [button])); };
   el.append(make('div', { role: 'group', 'aria-label': `Prediction: ${model.get('question')}` },
-    make('p', { class: 'wp-question' }, make('strong', {}, 'Predict. '), model.get('question')), body, status));
+    make('p', { class: 'wp-question' }, make('strong', {}, 'Predict. '), ...inline(model.get('question'))), body, status));
   form(); say();
   model.on('change:recorded', form);
   for (const name of ['recorded', 'message']) model.on(`change:${name}`, say);

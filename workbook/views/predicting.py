@@ -3,8 +3,9 @@
     predict("05-shares", "Which share of tokens in worse rollouts becomes more likely?", number=(0, 1))
     reveal("05-shares", measured_share)
 
-Keys begin with the two digits of their chapter. One JSON file holds them all. Running cells records nothing: what
-`reveal` adds to a prediction is the answer. A guess is recorded once; it counts if the answer had not been shown.
+Keys begin with the two digits of their chapter. One JSON file holds them all. Running cells records nothing and shows
+no answer: that waits behind a button until it is asked for or a prediction is recorded. A guess is recorded once; it
+counts if the answer had not been shown.
 """
 
 import html
@@ -30,6 +31,7 @@ NAMES = {"number": "80 % ranges", "choice": "choices", "curve": "curves"}
 ENDS = {"low": "lower end", "guess": "best guess", "high": "upper end"}
 _asked: dict[str, tuple[str, dict]] = {}  # key -> question and `about`, of this kernel
 _shown: set[str] = set()  # keys whose answer this kernel has shown
+_hidden = {}  # key -> the Answer that waits for it
 
 
 def question_of(number=None, choice=None, curve=None) -> dict:
@@ -130,6 +132,8 @@ class PredictionForm(anywidget.AnyWidget):
                 first |= {"question": self.question, "about": self.about, "late": self.key in _shown, "answer": None}
                 _write(self.key, first)
             self.message = ""
+            if self.key in _hidden:
+                _hidden.pop(self.key).judge()
         except (ValueError, OSError) as error:
             self.message = printable(error)
         self._show_recorded()
@@ -154,6 +158,32 @@ class PredictionForm(anywidget.AnyWidget):
         show(self, self)
 
 
+class Answer(anywidget.AnyWidget):
+    """An answer behind a button; shown at a click, or as soon as a prediction is recorded."""
+
+    _esm = PredictionForm._esm
+    _css = PredictionForm._css
+    text = traitlets.Unicode().tag(sync=True)
+    shown = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(self, key: str, answer):
+        self.key, self.answer = key, answer
+        super().__init__(text=_judged(key, answer))
+        self.observe(lambda _: _shown.add(key), "shown")
+
+    def judge(self) -> None:
+        """Show the answer beside what has been recorded."""
+        self.text, self.shown = _judged(self.key, self.answer), True
+
+    def picture(self) -> tuple[dict, dict]:  # where no kernel runs
+        words = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html.escape(self.text))
+        text = f"<details><summary>Show the answer</summary>\n<p>{words}</p></details>"
+        return {"text/html": text, "text/plain": self.text.replace("**", "")}, {}
+
+    def _ipython_display_(self, **_) -> None:
+        show(self, self)
+
+
 def predict(key: str, question: str, *, number=None, choice=None, curve=None) -> None:
     """Ask for a prediction, whose answer `reveal` shows under the same key.
 
@@ -168,6 +198,8 @@ def predict(key: str, question: str, *, number=None, choice=None, curve=None) ->
 def reveal(key: str, answer) -> None:
     """Show the answer to a prediction, the reader's own guess and how far off it was; record the answer beside it.
 
+    Where none is recorded yet, the answer waits behind a button.
+
     answer: a number, one of the choices, or the heights of the curve.
     """
     if key not in _asked:
@@ -175,26 +207,32 @@ def reveal(key: str, answer) -> None:
     question, about = _asked[key]
     if about["kind"] != "choice":
         answer = _number(answer, "answer") if about["kind"] == "number" else _heights(about, answer)
-    mine = find_prediction(key, about)
-    _shown.add(key)
-    shown = f"**{answer if about['kind'] == 'choice' else _text(*(answer if about['kind'] == 'curve' else [answer]))}**"
-    if mine is None:
-        text = f"No prediction is recorded; the answer is {shown}."
-    else:
-        _write(key, mine := mine | {"answer": answer})
-        guess = mine["first"]
-        verdict = score(about, guess, answer)["verdict"]
-        text = f"You predicted {describe_guess(about, guess)}. The answer is {shown}: {verdict}."
-        text += " (Only a guess before the answer was shown counts.)" * mine["late"]
+    if (mine := find_prediction(key, about)) is None:
+        _hidden[key] = Answer(key, answer)
+        return display(_hidden[key])
+    text = _judged(key, answer)
     bundle = {"text/markdown": html.escape(printable(text), quote=False), "text/plain": text.replace("**", "")}
     DisplayHandle().display(bundle, raw=True)
-    if mine is not None and about["kind"] == "curve":
-        lines = {"your prediction": guess["y"], "answer": answer}
+    if about["kind"] == "curve":
+        lines = {"your prediction": mine["first"]["y"], "answer": answer}
         tables = [pd.DataFrame({"x": about["x"], "mean": ys, "low": ys, "high": ys}) for ys in lines.values()]
         curve = pd.concat([table.assign(curve=name) for name, table in zip(lines, tables, strict=True)])
         look = {"series": "curve", "log2": about["x"][0] > 0, "title": "Your prediction and the answer"}
         axes = {name: about[name] for name in ("x_title", "y_title")}
         display(curve_chart(curve, "x", **look, **axes, subtitle=question[:110], width=380))
+
+
+def _judged(key: str, answer) -> str:
+    """The answer in a sentence, beside the guess that is recorded, if any; then the answer is recorded, too."""
+    about = _asked[key][1]
+    shown = f"**{answer if about['kind'] == 'choice' else _text(*(answer if about['kind'] == 'curve' else [answer]))}**"
+    if (mine := find_prediction(key, about)) is None:
+        return f"The answer is {shown}."
+    _shown.add(key)
+    _write(key, mine | {"answer": answer})
+    verdict = score(about, mine["first"], answer)["verdict"]
+    text = f"You predicted {describe_guess(about, mine['first'])}. The answer is {shown}: {verdict}."
+    return text + " (Only a guess before the answer was shown counts.)" * mine["late"]
 
 
 def calibration() -> None:
