@@ -11,6 +11,7 @@ counts if the answer had not been shown.
 import html
 import json
 import math
+import re
 import time
 from pathlib import Path
 
