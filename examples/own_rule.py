@@ -50,9 +50,10 @@ def main():
     rewards = [row["reward"] for row in trainer.state.log_history if "reward" in row]
     print(f"reward {rewards[0]:.3f} -> {rewards[-1]:.3f}")
     if options.arena:
+        from workbook.terminal import show
         from workbook.topics.worlds import contest, place, table_text
 
-        print(table_text(place(contest(f"own:{__file__}:entropy_weighted", show=print))))
+        show(table_text(place(contest(f"own:{__file__}:entropy_weighted", show=print))))
 
 
 if __name__ == "__main__":

@@ -25,17 +25,17 @@ BUDGET = {
     "rollouts": 1_519,
     "probes": 3_286,
     "training": 3_920,
-    "views": 3_363,
-    "studies": 1_101,
-    "claims": 698,
-    "book": 932,
-    "commands": 378,
-    "root": 603,
-    "topics": 11_012,
+    "views": 3_367,
+    "studies": 1_104,
+    "claims": 731,
+    "book": 945,
+    "commands": 440,
+    "root": 711,
+    "topics": 11_015,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 32_348, 950, 18_600, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 32_574, 950, 18_656, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

@@ -15,7 +15,7 @@ from workbook import __main__
 from workbook.book import back_matter, chapters, outcomes
 from workbook.book.back_matter import glossary, read_list
 from workbook.book.chapters import ROOT, find_chapters
-from workbook.book.outcomes import Finding, decisions_markdown, findings_markdown, read_findings, write_readme
+from workbook.book.outcomes import Finding, decisions_text, findings_markdown, read_findings, write_readme
 from workbook.claims import registered
 from workbook.training import CancellationConfig
 
@@ -160,7 +160,7 @@ def test_a_measured_sentence_cites_primary_rows_and_clear_ones(monkeypatch):
 def test_settings_that_a_decision_names_are_the_trainers():
     valid = {field.name for field in fields(CancellationConfig)}
     assert [name for one in read_findings()["decisions"] for name in one.setting if name not in valid] == []
-    assert decisions_markdown().count("\n") == 1 + len(read_findings()["decisions"])
+    assert decisions_text().count("Where it stops: ") == len(read_findings()["decisions"])
 
 
 def test_readme_opens_with_the_findings(tmp_path):

@@ -1,6 +1,7 @@
 """The ledger says what was measured: outcomes follow from registered thresholds and units, and from nothing else."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -341,7 +342,8 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     assert "primary: SUPPORTED (its whole interval lies above 0)" in whole
     assert "sign flips" in whole
     short = format_summary(table).splitlines()
-    assert short[0].startswith("H1           family  supported  ")
+    assert short[0] == "**✓ supported: 1**"
+    assert short[1].split("  ")[1] == "H1"
     assert short[-1] == (
         "9 primary rows: 3 not testable here, 2 not measured, 1 supported, 1 contradicted, 1 inconclusive, "
         "1 not comparable. 1 of 2 means lie in the interval that was predicted; "
@@ -359,18 +361,19 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     assert __main__.main(asked) == 0
     assert json.loads((tmp_path / "rows.json").read_text())["rows"] == rows
     chart = ledger_chart(table).to_dict()
-    assert "H3: " in chart["description"]
+    assert "H3 a masked update moves the same unsure token: " in chart["description"]
     assert "contradicted" in chart["description"]
     assert "Not measured: H8, H9." in chart["title"]["subtitle"]
 
 
 # --- the command line, and what is committed
-def test_the_command_line_loads_neither_trainer_nor_charts():
+def test_the_command_line_loads_neither_trainer_nor_charts(tmp_path):
     """What `python -m workbook claims` answers must not wait for TRL or altair; it loads the records of all topics."""
     code = "import sys; from workbook.__main__ import main; status = main(['claims', '--claim', 'H1']); "
     code += "loud = {'trl', 'bitsandbytes', 'altair'} & set(sys.modules); "
     code += "assert not loud, loud; sys.exit(status)"
-    answer = subprocess.run([sys.executable, "-c", code], cwd=RESULTS.parents[1], capture_output=True, text=True)
+    where = {"cwd": RESULTS.parents[1], "env": os.environ | {"WORKBOOK_CACHE": str(tmp_path)}}  # nothing is kept there
+    answer = subprocess.run([sys.executable, "-c", code], **where, capture_output=True, text=True)
     assert (answer.returncode, answer.stderr) == (0, "")
     assert answer.stdout.startswith("H1 ")
 

@@ -1,14 +1,21 @@
 """The command line: a mistake is one sentence and leaves nothing; help needs no libraries."""
 
+import argparse
 import os
+import re
+import resource
+import shutil
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 import yaml
 
 from workbook import __main__
 from workbook.commands import training
+from workbook.places import PACKAGE, data_path
+from workbook.terminal import frame_table, laid_out
 from workbook.training import memory
 
 CONFIG = {
@@ -73,6 +80,52 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(config, command, words, ca
 def test_help_needs_no_libraries():
     code = "import sys; import workbook.__main__; print({'torch', 'numpy', 'bitsandbytes'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+def test_without_a_command_the_help_names_each_in_its_group(capsys):
+    assert __main__.main([]) == 0
+    text = capsys.readouterr().out
+    parser = __main__.make_parser()
+    (action,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    assert sorted(name for names in __main__.GROUPS.values() for name in names) == sorted(action.choices)
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+@pytest.mark.parametrize("rich", [False, True])
+def test_every_text_fits_its_width_and_colours_take_none(width, rich):
+    frame = pd.DataFrame({"run": ["a*b*c", "`x|y`" * 30], "text": ["one two " * 20, ""], "value": [0.123456, None]})
+    text = f"1. **Bold over many words**, *aside* and `code`: {'word ' * 40}\n\n{frame_table(frame)}\n  ✓ supported"
+    lines = laid_out(text, width, rich).split("\n")
+    plain = [re.sub("\x1b\\[[\\d;]*m", "", line).rstrip() for line in lines]
+    assert max(map(len, plain)) <= width
+    assert plain == laid_out(text, width).split("\n")
+    assert (lines != plain) == rich
+    assert plain[1].startswith("   "), "below the number's text"
+    assert "a*b*c" in "".join(plain), "what somebody else wrote is no mark"
+    assert "`x|y``x" in "".join(plain)
+
+
+def test_a_kept_answer_takes_no_second_and_is_never_stale(tmp_path):
+    """The real command on a copy of package and data: fast when asked again, and new when a table is."""
+    shutil.copytree(PACKAGE, tmp_path / "workbook")
+    shutil.copytree(data_path(), tmp_path / "data")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "WORKBOOK_CACHE": str(tmp_path / "cache")}
+
+    def ask() -> tuple[str, float]:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "workbook", "findings"]
+        text = subprocess.check_output(command, text=True, cwd=tmp_path, env=environment)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return text, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    first, (again, seconds) = ask()[0], ask()
+    assert again == first
+    assert seconds < 1
+    for path in (tmp_path / "data" / "results" / "dose_llm" / "smollm2_plain").rglob("rates.parquet"):
+        table = pd.read_parquet(path)
+        table.assign(follows=table["follows"] / 2).to_parquet(path)
+    assert ask()[0] != first
 
 
 def test_an_interrupt_is_no_traceback(monkeypatch, capsys):

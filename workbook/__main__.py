@@ -8,26 +8,46 @@ import sys
 
 from workbook.commands import book, training
 from workbook.commands.arguments import MAIN
+from workbook.terminal import show
+
+GROUPS = {  # heading of the help: its commands
+    "Read": ("lab", "findings", "claims", "glossary"),
+    "Train and read your own runs": ("train", "resume", "sweep", "runs", "report", "forecast"),
+    "Try your own reward or rule of credit": ("attack-reward", "estimators", "arena"),
+    "Keep the book": ("measure", "chapters"),
+}
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = argparse.ArgumentParser(prog="python -m workbook", description=__doc__.split("\n")[0])
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser = argparse.ArgumentParser(prog="python -m workbook")
+    commands = parser.add_subparsers(metavar="COMMAND")
     training.add_commands(commands)
     book.add_commands(commands)
+    known = {choice.dest: choice.help for choice in commands._get_subactions()}
+    lines = ["usage: python -m workbook COMMAND ...; of one: python -m workbook COMMAND --help"]
+    for heading, names in GROUPS.items():
+        lines += ["", f"**{heading}**", *(f"  {name:<15}{known[name]}" for name in names)]
+    parser.print_help = lambda file=None: show("\n".join(lines))
+    parser.set_defaults(command=lambda args: parser.print_help())
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit status, 2 for a request that can't be met, with one sentence on stderr."""
+    """Run one command, show the text that it returns, if it does; returns the exit status.
+
+    It is 2 for a request that can't be met, with one sentence on stderr.
+    """
     parser = make_parser()
     args, more = parser.parse_known_args(argv)
     if more and not (getattr(args, "set", None) and all("=" in text and text[0] != "-" for text in more)):
         parser.error(f"unrecognized arguments: {' '.join(more)}")
     getattr(args, "set", []).extend(more)  # the second and further ones of `--set a=1 b=2`
     try:
-        return args.command(args)
+        said = args.command(args)
+        if isinstance(said, str):
+            show(said)
+        return said if isinstance(said, int) else 0
     except KeyboardInterrupt:
         sentence, status = "Interrupted.", 130
     except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:

@@ -17,6 +17,7 @@ import yaml
 
 from workbook.book import chapters
 from workbook.places import data_path
+from workbook.terminal import literal
 from workbook.topics.grading import UNANSWERED
 
 ARXIV = "https://arxiv.org/abs/"
@@ -97,6 +98,18 @@ def glossary_page() -> str:
         parts += [f"## {one.term}\n\n$$\n{one.formula}\n$$\n\n{one.meaning} {one.advice}"]
         parts += [f"Unit: {one.unit}. First in {_chapter(one.chapter)}; `workbook.{one.code}`"]
     return "\n\n".join(parts)
+
+
+def glossary_text(name: str = "") -> str:
+    """Some terms, or those whose name or forms hold `name`, as paragraphs; ValueError for none."""
+    terms = [one for one in glossary() if any(name.lower() in form.lower() for form in (one.term, *one.forms))]
+    if not terms:
+        raise ValueError(f"{name:.60} is no term of the glossary; without a term it shows all of them.")
+    return "\n\n".join(
+        f"**{one.term}**: {literal(one.words)} *({one.unit}; chapter {one.chapter})*\n"
+        f"  {literal(f'{one.meaning} {one.advice}')} `workbook.{one.code}`"
+        for one in sorted(terms, key=lambda term: term.term)
+    )
 
 
 def references_page() -> str:

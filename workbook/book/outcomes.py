@@ -115,14 +115,14 @@ def findings_markdown() -> str:
     return "\n".join([*lines[1:], "", last])
 
 
-def decisions_markdown() -> str:
-    """What to do, as a table: setting of TRL or of the trainer, what we would do, why, how sure, and where it stops."""
-    lines = ["| setting | do | why | how sure | where it stops |", "|---|---|---|---|---|"]
+def decisions_text() -> str:
+    """What to do, setting of TRL or of the trainer by setting: what we would do, why, where it stops, how sure."""
+    parts = []
     for one in read_findings()["decisions"]:
-        names = ", ".join(f"`{name}`" for name in one.setting)
         why = one.sentence() if one.holds() else "outcomes have changed since this was written: " + one.sentence()
-        lines.append(f"| {names} | {one.question} | {why} | {one.certainty()} | {one.stops} |")
-    return "\n".join(lines)
+        parts += [", ".join(f"`{name}`" for name in one.setting), f"  **{one.question}**", f"  Why: {why}"]
+        parts += [f"  Where it stops: {one.stops}", f"  *{one.certainty()}*", ""]
+    return "\n".join(parts[:-1])
 
 
 def findings() -> Markdown:
@@ -132,7 +132,7 @@ def findings() -> Markdown:
 
 def decisions() -> Markdown:
     """Show what to do about it, computed from the ledger, in a notebook."""
-    return Markdown(decisions_markdown())
+    return Markdown(decisions_text().replace("\n", "\n\n"))
 
 
 def undecided() -> pd.DataFrame:

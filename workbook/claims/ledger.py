@@ -27,6 +27,12 @@ SCALES = tuple(sorted((name for name in STUDIED if name != "tiny"), key=lambda n
 REMADE = "build/results"  # where the printed commands write, so that what is committed stays as it is
 NESTED = ("added", "looked", "policy_of", "values", "clean", "commits")  # columns of lists and dicts
 STALE = "data/results has changed since the ledger was kept; `python -m workbook claims --keep` computes it anew."
+SIGNS = {  # before an outcome; a dash before any other
+    "supported": "✓",
+    "contradicted": "✗",
+    "inconclusive": "?",
+    **dict.fromkeys(("equivalent to none", "not zero, too small to matter here", "at its threshold"), "≈"),
+}
 JUDGED = (
     *("claim", "role", "study", "key", "scale", "measured", "unit", "threshold", "toward", "smallest_effect"),
     *("mean", "low", "high", "units", "registered_units", "dropped", "added", "looked", "outcome", "here", "reason"),
@@ -35,7 +41,7 @@ JUDGED = (
     *("sd", "values", "log", "predicted_low", "predicted_high", "positive_control", "changed"),
     *("paper_effect", "place", "comparable", "testable", "source", "seen_before", "registration", "clean", "commits"),
 )
-COLUMNS = ["claim", "paper", "statement", "falsifier", *JUDGED[1:], "command"]
+COLUMNS = ["claim", "words", "paper", "statement", "falsifier", *JUDGED[1:], "command"]
 
 
 # --- the records of all topics
@@ -155,10 +161,11 @@ def ledger(
 ) -> pd.DataFrame:
     """Every measurement of `CLAIMS` at a scale, or at all of `SCALES`: a row each, primary ones of a claim first.
 
-    Columns: claim, paper, statement, falsifier (what would refute it), those of `measurements`, and command, which
-    recomputes the row.  The Benjamini-Hochberg corrections are over all primary rows that can be judged (q), and over
-    all rows (q_all), whichever are asked for.  folder: of the tables, instead of data/results; rows that it does not
-    hold are corrected for as they are there.  claims: those wanted.  described: also the rows that decide nothing.
+    Columns: claim, words (the statement in at most eight), paper, statement, falsifier (what would refute it), those of
+    `measurements`, and command, which recomputes the row.  The Benjamini-Hochberg corrections are over all primary rows
+    that can be judged (q), and over all rows (q_all), whichever are asked for.  folder: of the tables, instead of
+    data/results; rows that it does not hold are corrected for as they are there.  claims: those wanted.  described:
+    also the rows that decide nothing.
 
     Raises ValueError for an unknown scale, and for a folder that holds no tables or one that can't be read.
     """
@@ -226,6 +233,7 @@ def _complete(table: pd.DataFrame) -> pd.DataFrame:
     texts += ["seen_before", "reason", "registration", "positive_control", "changed"]
     table = table.assign(
         paper=[claim.paper for claim in records],
+        words=[claim.words for claim in records],
         statement=[claim.statement for claim in records],
         falsifier=[claim.refuted_if for claim in records],
         command=[command(*row) for row in table[["study", "claim", "scale"]].itertuples(index=False)],
@@ -239,8 +247,21 @@ def _complete(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
-    """The primary rows of a `ledger`, one a claim and scale: claim, paper, scale, statement, outcome, its numbers."""
-    columns = ["claim", "paper", "scale", "statement", "outcome", "mean", "low", "high", "unit", "units", "reason"]
+    """The primary rows of a `ledger`, one a claim and scale: claim, words, scale, statement, outcome, its numbers."""
+    columns = [
+        "claim",
+        "words",
+        "paper",
+        "scale",
+        "statement",
+        "outcome",
+        "mean",
+        "low",
+        "high",
+        "unit",
+        "units",
+        "reason",
+    ]
     return table.loc[table["role"] == "primary", columns].reset_index(drop=True)
 
 
@@ -284,7 +305,7 @@ def ledger_json(table: pd.DataFrame) -> str:
 def keep_ledger(table: pd.DataFrame, path: Path | None = None) -> Path:
     """Write a `ledger` of data/results for chapters: without lists and dicts, with a fingerprint of the tables."""
     path = path or data_path("book", "ledger.parquet")
-    write_parquet(path, table.drop(columns=list(NESTED)).assign(tables=fingerprint()))
+    write_parquet(path, table.drop(columns=[*NESTED, "words"]).assign(tables=fingerprint()))
     return path
 
 
@@ -294,6 +315,7 @@ def kept_ledger(path: Path | None = None) -> pd.DataFrame:
     table = pd.read_parquet(path or data_path("book", "ledger.parquet"))
     if (table["tables"] != fingerprint()).any():
         print(STALE)
+    table.insert(1, "words", [CLAIMS[claim].words for claim in table["claim"]])
     return table.drop(columns="tables")
 
 
@@ -307,11 +329,22 @@ def fingerprint() -> str:
 
 
 def format_summary(table: pd.DataFrame) -> str:
-    """A `ledger` as text, one line per primary row: claim, scale, outcome, and what it states."""
-    claims = summary(table)
-    lines = [f"{row.claim:<13}{row.scale + ' ':<8}{row.outcome:<20}{row.statement}" for row in claims.itertuples()]
+    """A `ledger` as text, outcome by outcome: each primary row's claim, in words, and its scales."""
+    claims, lines = summary(table), []
+    order = {name: place for place, name in enumerate(SIGNS)}
+    for outcome, part in sorted(claims.groupby("outcome"), key=lambda pair: order.get(pair[0], len(order))):
+        lines += [f"**{signed(outcome)}: {len(part)}**"]
+        for id, own in part.groupby("claim", sort=False):
+            scales = ", ".join(own["scale"]).replace(", world:", ", ")
+            lines += [f"  {id:<13}{own['words'].iloc[0]:<57}{scales}"]
+        lines += [""]
     counts = ", ".join(f"{count} {outcome}" for outcome, count in claims["outcome"].value_counts().items())
-    return "\n".join([*lines, "", f"{len(claims)} primary rows: {counts}. {predictions(table)}".rstrip()])
+    return "\n".join([*lines, f"{len(claims)} primary rows: {counts}. {predictions(table)}".rstrip()])
+
+
+def signed(outcome: str) -> str:
+    """An outcome with its sign before it."""
+    return f"{SIGNS.get(outcome, '–')} {outcome}"
 
 
 def format_ledger(table: pd.DataFrame, commands: bool = False) -> str:

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from workbook.commands.arguments import as_count, check_writable, read_settings
+from workbook.commands.kept import kept
+from workbook.terminal import literal
 
 
 def _measure(args) -> int:
@@ -16,7 +18,7 @@ def _measure(args) -> int:
     return 0
 
 
-def _claims(args) -> int:
+def _claims(args) -> str:
     from workbook.claims import CLAIMS, format_ledger, format_summary, ledger, ledger_json
     from workbook.training.files import write_text
 
@@ -27,29 +29,33 @@ def _claims(args) -> int:
     check_writable(args.json, "--json")
     whole = bool(args.claim or args.json)  # the rows that decide nothing take most of the time
     table = ledger(args.scale, args.folder, [args.claim] if args.claim else None, described=whole)
-    print(format_ledger(table, commands=True) if args.claim else format_summary(table))
+    text = format_ledger(table, commands=True) if args.claim else format_summary(table)
     if args.keep:
         from workbook.claims.ledger import keep_ledger
 
-        print(f"The registered rows lie in {keep_ledger(table[table['role'] != 'described'])}")
+        text += f"\nThe registered rows lie in {keep_ledger(table[table['role'] != 'described'])}"
     if args.json is not None:
         write_text(Path(args.json).resolve(), ledger_json(table))
-        print(f"Every row, with what decided it, lies in {args.json}")
-    return 0
+        text += f"\nEvery row, with what decided it, lies in {args.json}"
+    return text
 
 
-def _findings(args) -> int:
-    from workbook.book.outcomes import decisions_markdown, findings_markdown, write_readme
+def _findings(args) -> str:
+    from workbook.book.outcomes import decisions_text, findings_markdown, write_readme
 
     if args.readme is not None:
         changed = write_readme(Path(args.readme))
-        print(f"{args.readme}: its findings {'were written anew' if changed else 'are as the ledger has them'}.")
-    else:
-        print(decisions_markdown() if args.decisions else findings_markdown())
-    return 0
+        return f"{args.readme}: its findings {'were written anew' if changed else 'are as the ledger has them'}."
+    return decisions_text() if args.decisions else findings_markdown()
 
 
-def _arena(args) -> int:
+def _glossary(args) -> str:
+    from workbook.book.back_matter import glossary_text
+
+    return glossary_text(" ".join(args.term))
+
+
+def _arena(args) -> str | int:
     from workbook.topics.worlds import chart_kind, contest, measured_table, place, save_chart
     from workbook.topics.worlds import table_markdown as markdown
     from workbook.topics.worlds import table_text as text
@@ -64,14 +70,16 @@ def _arena(args) -> int:
     else:
         given = {name: value for name in ("units", "folder") if (value := getattr(args, name))}
         table = place(contest(args.rule, show=lambda line: print(line, flush=True), **given))
-    print(markdown(table) if args.markdown else text(table))
     if args.chart is not None:
         save_chart(table, args.chart)
-        print(f"The chart lies in {args.chart}")
-    return 0
+    drawn = f"\n\nThe chart lies in {args.chart}" if args.chart else ""
+    if args.markdown:
+        print(markdown(table) + drawn)  # as it is, for a page
+        return 0
+    return text(table) + drawn
 
 
-def _report(args) -> int:
+def _report(args) -> str:
     from workbook.probes import report_findings, report_text
     from workbook.rollouts import read_metrics, read_rollouts
 
@@ -81,8 +89,8 @@ def _report(args) -> int:
 
         tokenizer = load_policy(args.model).tokenizer
     weights = read_settings(args.weights, "--weights") or None
-    print(report_text(report_findings(read_rollouts(args.run, tokenizer, weights), read_metrics(args.run))))
-    return 0
+    findings = report_findings(read_rollouts(args.run, tokenizer, weights), read_metrics(args.run))
+    return literal(report_text(findings))
 
 
 def _chapters(args) -> int:
@@ -136,7 +144,7 @@ def _lab(args) -> int:
 
 def add_commands(commands) -> None:
     """Add these commands to the command line."""
-    measure = commands.add_parser("measure", help="make the tables of a study, seed by seed; those made are kept")
+    measure = commands.add_parser("measure", help="make the tables of a study, seed by seed")
     measure.add_argument("study", help="e.g. flips")
     measure.add_argument("--scale", default="bundled", help="default: bundled; family, smollm2_chat, ..., tiny")
     measure.add_argument("--seeds", type=as_count(0), nargs="+", help="default: those registered, else the scale's")
@@ -149,22 +157,26 @@ def add_commands(commands) -> None:
     claims.add_argument("--keep", action="store_true", help="also keep the registered rows, which chapters read")
     claims.add_argument("--json", metavar="FILE", help="also write all rows, with what decided them")
     claims.add_argument("--folder", help="of the studies' tables (default: data/results)")
-    claims.set_defaults(command=_claims)
+    claims.set_defaults(command=kept(_claims, "scale", "claim"))
 
     findings = commands.add_parser("findings", help="what the book found and how sure that is, from the ledger")
     findings.add_argument("--decisions", action="store_true", help="what to do about it, setting by setting")
     findings.add_argument("--readme", metavar="FILE", help="write them between a file's findings marks")
-    findings.set_defaults(command=_findings)
+    findings.set_defaults(command=kept(_findings, "decisions"))
 
-    arena = commands.add_parser("arena", help="what each credit rule comes to in two worlds, yours too")
+    glossary = commands.add_parser("glossary", help="what the book's terms mean, and which code computes them")
+    glossary.add_argument("term", nargs="*", help="e.g. push; all of them by default")
+    glossary.set_defaults(command=kept(_glossary, "term"))
+
+    arena = commands.add_parser("arena", help="what each rule of credit comes to in two worlds, yours too")
     arena.add_argument("--rule", help="measure this one and place it: own:credit.py:f, or a name of `estimators`")
     arena.add_argument("--units", type=as_count(2, 1000), help="policies of each world to train on (default: 6)")
     arena.add_argument("--folder", help="where to keep what is measured (default: runs/arena)")
     arena.add_argument("--chart", metavar="FILE", help="also draw the table: .png, .svg or .html")
     arena.add_argument("--markdown", action="store_true", help="print the table as the arena's page has it")
-    arena.set_defaults(command=_arena)
+    arena.set_defaults(command=kept(_arena))
 
-    report = commands.add_parser("report", help="what training did to the tokens of a run, yours or another program's")
+    report = commands.add_parser("report", help="what training did to the tokens of a run, yours or TRL's")
     report.add_argument("run", help="a run's or TRL's output folder, or a file of logged completions")
     report.add_argument("--weights", nargs="+", default=[], metavar="NAME=NUMBER", help="of several reward functions")
     report.add_argument("--model", help="cut texts into tokens as this policy does: a name, folder or hub id")
@@ -179,7 +191,7 @@ def add_commands(commands) -> None:
     chapters.add_argument("--terms", action="store_true", help="only write tooltips and literature into notebooks/")
     chapters.set_defaults(command=_chapters)
 
-    lab = commands.add_parser("lab", help="open JupyterLab on working copies of the chapters, in my_chapters/")
+    lab = commands.add_parser("lab", help="open JupyterLab on your working copies of the chapters")
     lab.add_argument("--fresh", nargs="+", metavar="CHAPTER", help="only make a fresh copy, e.g. of 05; yours is kept")
     lab.add_argument("options", nargs="*", help="JupyterLab's own, after two dashes: lab -- --no-browser --port=9999")
     lab.set_defaults(command=_lab)

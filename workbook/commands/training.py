@@ -4,7 +4,9 @@ import sys
 from pathlib import Path
 
 from workbook.commands.arguments import MAIN, as_count, read_settings, settings_option
+from workbook.commands.kept import kept
 from workbook.places import import_to_stay
+from workbook.terminal import frame_table, literal, show
 
 
 def _train(args) -> int:
@@ -46,32 +48,29 @@ def _sweep(args) -> int:
     runs = list(combinations(config, grid).values())
     _warn(runs[0], at_once=min(args.jobs, len(runs)))
     table = sweep(config, grid, folder, n_jobs=args.jobs)
-    print(table.drop(columns="message").to_string(index=False))
+    show(frame_table(table.drop(columns="message")))
     failed = int((table["state"] != "finished").sum())
     print(f"{len(table) - failed} of {len(table)} runs finished. They lie in {folder}")
     return 1 if failed else 0
 
 
-def _runs(args) -> int:
+def _runs(args) -> str:
     from workbook.training.sweeps import runs
 
     table = runs(args.folder)
-    print(table.drop(columns="message").to_string(index=False) if len(table) else "No runs.")
-    return 0
+    return frame_table(table.drop(columns="message")) if len(table) else "No runs."
 
 
-def _estimators(args) -> int:
+def _estimators(args) -> str:
     from workbook.training.credit import estimators_text, trial_text
 
-    print(estimators_text() if args.rule is None else trial_text(args.rule))
-    return 0
+    return estimators_text() if args.rule is None else literal(trial_text(args.rule))
 
 
-def _forecast(args) -> int:
+def _forecast(args) -> str:
     from workbook.training.memory import forecast_markdown
 
-    print(forecast_markdown(args.rollouts, args.tokens))
-    return 0
+    return forecast_markdown(args.rollouts, args.tokens)
 
 
 def _attack(args) -> int:
@@ -82,9 +81,11 @@ def _attack(args) -> int:
     config = RunConfig.load(args.config)
     task = get_task(config.task, **config.task_options)
     table = attack_reward(task, args.prompts, args.seed)
-    print(table[["hack", "paid", "mean_reward", "false", "example"]].round(2).to_string(index=False))
-    print(f"{task.name}: {describe_attack(table)}")
-    return int((table["false"] & (table["paid"] > 0)).any())
+    show(f"{task.name}: {describe_attack(table)}")
+    if len(paid := table[table["false"] & (table["paid"] > 0)]):
+        paid = paid.sort_values("paid", ascending=False, kind="stable")
+        show("\n" + frame_table(paid[["hack", "paid", "mean_reward", "example"]]))
+    return int(len(paid) > 0)
 
 
 def _warn(config, at_once: int = 1) -> None:
@@ -126,12 +127,12 @@ def add_commands(commands) -> None:
 
     estimators = commands.add_parser("estimators", help="what a run may take for an advantage, and how to write one")
     estimators.add_argument("--try", dest="rule", metavar="RULE", help="give four made-up rollouts to own:credit.py:f")
-    estimators.set_defaults(command=_estimators)
+    estimators.set_defaults(command=kept(_estimators))
 
-    forecast = commands.add_parser("forecast", help="memory that probes need, for models of 0.5B to 7B on three cards")
+    forecast = commands.add_parser("forecast", help="memory that probes need, for models of 0.5B to 7B")
     forecast.add_argument("--rollouts", type=as_count(1), nargs="+", default=[64, 1_000], help="(default: 64 1000)")
     forecast.add_argument("--tokens", type=as_count(1), default=1_000, help="of a completion (default: 1000)")
-    forecast.set_defaults(command=_forecast)
+    forecast.set_defaults(command=kept(_forecast, "rollouts", "tokens"))
 
     attack = commands.add_parser("attack-reward", help="which of some hacks the reward of a config pays")
     attack.add_argument("config", help="a run's YAML, e.g. data/configs/chain.yaml")

@@ -288,11 +288,14 @@ class Measurement:
 class Claim:
     """A claim of a paper, and what would refute it.
 
-    source: figure, table or section of the paper.  A claim whose id ends in "falsifier" is one: it states what would
-    refute the paper, and its measurements are of the opposite.
+    words: the statement in at most eight.  source: figure, table or section of the paper.
+
+    A claim whose id ends in "falsifier" is one: it states what would refute the paper, and its measurements are of the
+    opposite.
     """
 
     id: str
+    words: str
     statement: str
     source: str
     refuted_if: str

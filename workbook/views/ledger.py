@@ -31,7 +31,7 @@ SCALE_NAMES = {
     "gemma3_plain": "Gemma 3 270M, plain",
 }
 REQUIRED = (
-    *("claim", "role", "scale", "measured", "outcome", "units", "mean", "low", "high"),
+    *("claim", "words", "role", "scale", "measured", "outcome", "units", "mean", "low", "high"),
     *("threshold", "smallest_effect", "toward", "log"),
 )
 TITLE = "How far each claim's primary number lies from its threshold"
@@ -71,7 +71,11 @@ def ledger_chart(table: pd.DataFrame) -> alt.LayerChart:
     many = rows["scale"].nunique() > 1
     effect = [f"{row.mean:.4g} [{row.low:.4g}, {row.high:.4g}]" for row in rows.itertuples()]
     scales = rows["scale"].map(lambda name: " · " + SCALE_NAMES.get(name, name.replace("_", " "))) if many else ""
-    rows = rows.assign(label=rows["claim"] + scales, effect=effect, judged=~rows["outcome"].isin(HOLLOW))
+    order = {name: place for place, name in enumerate(OUTCOME_MARKS)}
+    rows = rows.sort_values("outcome", key=lambda names: names.map(order), kind="stable")
+    rows = rows.assign(
+        label=rows["claim"] + " " + rows["words"] + scales, effect=effect, judged=~rows["outcome"].isin(HOLLOW)
+    )
     missing = [claim for claim in dict.fromkeys(table["claim"]) if claim not in set(rows["claim"])]
     gaps = textwrap.wrap(f"Not measured: {', '.join(missing)}.", 105) if missing else []
     counts = ", ".join(f"{count} {outcome}" for outcome, count in rows["outcome"].value_counts().items())
@@ -81,11 +85,11 @@ def ledger_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 def _rows(rows: pd.DataFrame) -> alt.LayerChart:
     """Dots and intervals over the shaded zone of equivalence."""
-    rows = rows[[*REQUIRED[:6], "label", "effect", "judged", "z", "z_low", "z_high"]]
+    rows = rows[[*REQUIRED[:7], "label", "effect", "judged", "z", "z_low", "z_high"]]
     span = alt.Scale(type="symlog", constant=1, domain=[-MAX_DISTANCE, MAX_DISTANCE], nice=False)
     ticks = alt.Axis(values=TICKS, grid=False, title="smallest effects of interest from the threshold")
     x, low = (alt.X(f"{name}:Q", scale=span, axis=ticks) for name in ("z", "z_low"))
-    names = alt.Axis(grid=True, gridColor="#ececec", ticks=False, domain=False)
+    names = alt.Axis(grid=True, gridColor="#ececec", ticks=False, domain=False, labelLimit=420)
     y = alt.Y("label:N", sort=None, title=None, axis=names)
     legend = alt.Legend(title=None, orient="bottom", symbolSize=90, columns=4)
     kept = {name: marks for name, marks in OUTCOME_MARKS.items() if name in set(rows["outcome"])}

@@ -7,6 +7,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from workbook.terminal import table as tabulated
 from workbook.theory.credit_controls import REWARD_FREE
 from workbook.topics.worlds.arena_outcomes import YOURS, headline, short_name
 from workbook.topics.worlds.outcomes import EXACT, LOWER, PLAIN
@@ -118,11 +119,13 @@ def _cell(row: dict, column: str, decimals: int, interval: bool) -> str:
 
 
 def table_text(table: pd.DataFrame) -> str:
-    """The table for a terminal, with its headline and what the columns are."""
-    rows = table_rows(table)
-    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
-    lines = ["".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, "", headline(table), LEGEND])
+    """A table a world in Markdown, with the headline and what the columns are."""
+    parts = []
+    for world, own in table.groupby("world", sort=False):
+        heading, *rows = table_rows(own)
+        names = [name.removesuffix(f", {world}") for name in heading]
+        parts += [f"**World {world}**", tabulated(names, rows), ""]
+    return "\n".join([*parts, headline(table), LEGEND])
 
 
 def table_markdown(table: pd.DataFrame) -> str:
