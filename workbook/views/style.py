@@ -28,6 +28,15 @@ SERIES = ["#7154ce", "#34a409", "#935147", "#ba71cb", "#0c728a", "#6f937f"]
 ACCENT = SERIES[0]  # of a single series
 ERROR_COLOR = "color-mix(in srgb, #c84a00 70%, currentcolor)"  # dark on a light page, light on a dark one
 WIDTH = 560
+# a page's dark theme colours the parts of a chart that say no colour of their own; ours are drawn for white, and CSS
+# turns the whole over on a dark page (shared.css, book.css)
+LOOK = {
+    "background": "white",
+    "view": {"stroke": "#ddd"},
+    "title": {"color": "black", "subtitleColor": NEUTRAL},
+    "style": {"guide-label": {"fill": "black"}, "guide-title": {"fill": "black"}},
+    "axis": {"domainColor": "#888", "gridColor": "#ddd", "tickColor": "#888"},
+}
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # in no XML, so in no SVG
 SIGNED_ZERO = re.compile(r"(?<![\w.])[-+−](?=0(?:\.0+)?(?!\.?\d|e))")
 MINUS = re.compile(r"(?<![\w.,)\]-])-(?=\.?\d)")
@@ -241,7 +250,7 @@ def bundle(spec: dict, **_) -> tuple[dict, dict]:
     if "google.colab" in sys.modules:
         data["text/html"] = alt.Chart.from_dict(spec).to_html(fullhtml=False)
     else:  # an HTML entry would win in JupyterLab and stay blank offline
-        data["application/vnd.vegalite.v5+json"] = {**spec, "$schema": V5_SCHEMA}
+        data["application/vnd.vegalite.v5+json"] = {**spec, "$schema": V5_SCHEMA, "config": LOOK | spec.get("config", {})}
     return data, about
 
 
