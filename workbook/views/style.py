@@ -250,7 +250,8 @@ def bundle(spec: dict, **_) -> tuple[dict, dict]:
     if "google.colab" in sys.modules:
         data["text/html"] = alt.Chart.from_dict(spec).to_html(fullhtml=False)
     else:  # an HTML entry would win in JupyterLab and stay blank offline
-        data["application/vnd.vegalite.v5+json"] = {**spec, "$schema": V5_SCHEMA, "config": LOOK | spec.get("config", {})}
+        look = {"$schema": V5_SCHEMA, "config": LOOK | spec.get("config", {})}
+        data["application/vnd.vegalite.v5+json"] = {**spec, **look}
     return data, about
 
 
