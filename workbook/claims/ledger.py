@@ -47,6 +47,11 @@ COLUMNS = ["claim", "words", "paper", "statement", "falsifier", *JUDGED[1:], "co
 # --- the records of all topics
 
 
+def stated() -> dict[str, dict[str, str]]:
+    """{id: what data/book/claims.yaml states of a claim}."""
+    return yaml.safe_load(data_path("book", "claims.yaml").read_text(encoding="utf-8"))
+
+
 def _collect() -> dict[str, Claim]:
     """{id: claim}: what it states, with the measurements of every module of a topic whose name ends in claims."""
     rows: dict[str, list[Measurement]] = {}
@@ -56,11 +61,10 @@ def _collect() -> dict[str, Claim]:
                 study, _, scale = place.partition("@")
                 for key, measure in measures.items():
                     rows.setdefault(key.split()[0], []).append(Measurement(study, key, measure, scale or None))
-    stated = yaml.safe_load(data_path("book", "claims.yaml").read_text(encoding="utf-8"))
-    for id, words in stated.items():  # with the threshold that the claim's primary outcome registered
+    for id, words in (claims := stated()).items():  # with the threshold that the claim's primary outcome registered
         primary = next(row.outcome() for row in rows[id] if row.key == id)
         words["refuted_if"] = words["refuted_if"].format(threshold=primary.threshold)
-    return {id: Claim(id, **words, rows=rows[id]) for id, words in stated.items()}
+    return {id: Claim(id, **words, rows=rows[id]) for id, words in claims.items()}
 
 
 CLAIMS = _collect()
@@ -248,20 +252,8 @@ def _complete(table: pd.DataFrame) -> pd.DataFrame:
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
     """The primary rows of a `ledger`, one a claim and scale: claim, words, scale, statement, outcome, its numbers."""
-    columns = [
-        "claim",
-        "words",
-        "paper",
-        "scale",
-        "statement",
-        "outcome",
-        "mean",
-        "low",
-        "high",
-        "unit",
-        "units",
-        "reason",
-    ]
+    columns = ["claim", "words", "paper", "scale", "statement", "outcome", "mean", "low", "high", "unit", "units"]
+    columns += ["reason"]
     return table.loc[table["role"] == "primary", columns].reset_index(drop=True)
 
 
@@ -315,7 +307,8 @@ def kept_ledger(path: Path | None = None) -> pd.DataFrame:
     table = pd.read_parquet(path or data_path("book", "ledger.parquet"))
     if (table["tables"] != fingerprint()).any():
         print(STALE)
-    table.insert(1, "words", [CLAIMS[claim].words for claim in table["claim"]])
+    words = {id: claim["words"] for id, claim in stated().items()}  # what a chapter shows loads nothing that measures
+    table.insert(1, "words", table["claim"].map(words))
     return table.drop(columns="tables")
 
 

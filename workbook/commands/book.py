@@ -27,8 +27,7 @@ def _claims(args) -> str:
     if args.keep and (args.claim or args.scale):
         raise ValueError("--keep is of all rows; leave --claim and --scale out.")
     check_writable(args.json, "--json")
-    whole = bool(args.claim or args.json)  # the rows that decide nothing take most of the time
-    table = ledger(args.scale, args.folder, [args.claim] if args.claim else None, described=whole)
+    table = ledger(args.scale, args.folder, [args.claim] if args.claim else None)
     text = format_ledger(table, commands=True) if args.claim else format_summary(table)
     if args.keep:
         from workbook.claims.ledger import keep_ledger

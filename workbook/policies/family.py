@@ -67,8 +67,6 @@ class Member:
         if self.width % 8:
             raise ValueError(f"width is {self.width}, but must be a multiple of 8: of 4 heads of an even width each.")
         self.task  # noqa: B018, which checks confidence
-        if not re.fullmatch(NUMBER, _digits(self.confidence)):
-            raise ValueError(f"confidence is {self.confidence}, but must have 20 decimals or fewer.")
 
     @property
     def name(self) -> str:

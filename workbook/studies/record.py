@@ -75,7 +75,6 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
 TUNING = ("arena_rates", "worlds_rates")  # studies of a world's tuning policies
 KEPT = ("coupling", "flips")  # studies whose tables can be read still, and whose measuring code has left
 
-
 PROVENANCE = ["unit", "created", "commit", "modified", "registration", "policy"]
 
 
