@@ -164,9 +164,17 @@ def test_settings_that_a_decision_names_are_the_trainers():
 
 
 def test_readme_opens_with_the_findings(tmp_path):
-    assert findings_markdown() in (ROOT / "README.md").read_text(encoding="utf-8"), "findings --readme README.md"
+    assert findings_markdown(folded=True) in (ROOT / "README.md").read_text(encoding="utf-8"), (
+        "findings --readme README.md"
+    )
     copy = tmp_path / "README.md"
     copy.write_text("before\n<!-- findings -->\nold\n<!-- /findings -->\nafter\n", encoding="utf-8")
     assert write_readme(copy)
     assert not write_readme(copy)
     assert copy.read_text().startswith("before\n<!-- findings -->\n**Proved**")
+
+
+def test_a_finding_is_one_bold_line_of_at_most_twenty_words():
+    heads = [one.sentence().split("**")[1] for one in read_findings()["findings"]]
+    assert [head for head in heads if len(head.split()) > 20] == []
+    assert findings_markdown(folded=True).count("<details>") == len(heads) + 1

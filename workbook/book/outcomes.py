@@ -31,6 +31,8 @@ LAYERS = {  # layer: what stands above its sentences
     "open": "**Open**:",
 }
 CLEAR = 0.05  # q over all judged rows below which a sentence may cite a row that is not primary
+SIGNS = {"proved": "🟦", "measured": "🟩", "open": "⬜"}
+FOLD = "<details><summary>{sign} {number}. <b>{line}</b></summary>\n\n{rest} *{sure}.*\n\n</details>"
 BLOCK = re.compile(r"(<!-- findings -->\n).*?(<!-- /findings -->)", re.DOTALL)  # of README
 
 
@@ -92,12 +94,17 @@ def read_findings() -> dict[str, list[Finding]]:
     return {"findings": [Finding(**row) for row in records["findings"]], "decisions": decisions}
 
 
-def findings_markdown() -> str:
-    """What we found, and how sure: a numbered line each, layer by layer, and a last one on what no row decides."""
+def findings_markdown(folded: bool = False) -> str:
+    """What we found, and how sure: a numbered line each, layer by layer, and a last one on what no row decides.
+
+    folded: a bold line each, with all else below it in HTML that opens; a text otherwise.
+    """
     lines, layer = [], ""
     for i, one in enumerate(read_findings()["findings"], 1):
         lines += ["", LAYERS[one.layer], ""] if one.layer != layer else []
-        lines.append(f"{i}. {one.sentence()} *{one.certainty()}.*")
+        line, rest = one.sentence().removeprefix("**").split("**", 1)
+        parts = {"sign": SIGNS[one.layer], "number": i, "line": line, "rest": rest.strip(), "sure": one.certainty()}
+        lines.append(FOLD.format(**parts) if folded else f"{i}. {one.sentence()} *{one.certainty()}.*")
         layer = one.layer
     rows = kept_ledger().query("role == 'primary' and scale == 'family'")
     counts = ", ".join(f"{count} {outcome}" for outcome, count in rows["outcome"].value_counts().items())
@@ -112,6 +119,8 @@ def findings_markdown() -> str:
         f"goes where its own rollout's sign says with a chance of {chances[0]} where its prompt pushes alone, and of "
         f"{chances[-1]} where {curve['prompts'].max()} do. Intervals are 95 % t intervals over policy x seed."
     )
+    if folded:
+        last = f"<details><summary>How many rows, and how sure</summary>\n\n{last}\n\n</details>"
     return "\n".join([*lines[1:], "", last])
 
 
@@ -127,7 +136,7 @@ def decisions_text() -> str:
 
 def findings() -> Markdown:
     """Show what the book found, computed from the ledger, in a notebook."""
-    return Markdown(findings_markdown())
+    return Markdown(findings_markdown(folded=True))
 
 
 def decisions() -> Markdown:
@@ -151,7 +160,7 @@ def undecided() -> pd.DataFrame:
 def write_readme(path) -> bool:
     """Write the findings between a file's marks; whether it changed."""
     text = path.read_text(encoding="utf-8")
-    new = BLOCK.sub(lambda match: f"{match[1]}{findings_markdown()}\n{match[2]}", text)
+    new = BLOCK.sub(lambda match: f"{match[1]}{findings_markdown(folded=True)}\n{match[2]}", text)
     if new != text:
         path.write_text(new, encoding="utf-8")
     return new != text
