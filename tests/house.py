@@ -28,14 +28,14 @@ BUDGET = {
     "views": 3_377,
     "studies": 1_103,
     "claims": 724,
-    "book": 954,
+    "book": 973,
     "commands": 439,
     "root": 711,
     "topics": 11_015,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 32_582, 950, 18_664, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 32_601, 950, 18_664, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

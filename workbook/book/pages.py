@@ -8,7 +8,9 @@ import copy
 import html
 import json
 import re
+import shutil
 import tempfile
+from base64 import b64decode
 from importlib import import_module
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import vl_convert
 from docutils.nodes import SkipNode
 
 from workbook.book.back_matter import glossary_page, references_page, self_test_page
-from workbook.book.chapters import describe
+from workbook.book.chapters import ROOT, describe
 from workbook.book.forms import FORM, TOKENS, form_html
 from workbook.places import data_path
 from workbook.views.explorer import frozen
@@ -34,10 +36,11 @@ of two of its controls. In the notebook all of them answer.</p>
 <script type="application/json">{spec}</script></div><script defer src="_static/vega.js"></script>"""
 HEATMAP = """<div class="tokens">{image}<script type="application/json">{state}</script></div>
 <script defer src="_static/heatmap.js"></script>"""
+CARDS = "<!-- chapters -->"  # where they stand on the first page
 CONFIG = {
     "project": TITLE,
     "html_title": TITLE,
-    "extensions": ["myst_nb", "sphinx.ext.githubpages", __name__],
+    "extensions": ["myst_nb", "sphinx_design", "sphinx.ext.githubpages", __name__],
     "html_theme": "sphinx_book_theme",
     "html_theme_options": {"show_navbar_depth": 1, "home_page_in_toc": True},
     "html_static_path": [str(STATIC)],
@@ -66,7 +69,7 @@ def render_book(notebooks: dict, folder: Path) -> None:
         source.mkdir()
         for name, notebook in notebooks.items():
             (source / f"{name}.ipynb").write_text(json.dumps(page_source(notebook)), encoding="utf-8")
-        for name, text in ({"index": _index(notebooks, lists)} | lists).items():
+        for name, text in ({"index": _index(notebooks, lists, source)} | lists).items():
             (source / f"{name}.md").write_text(text, encoding="utf-8")
         book = Sphinx(source, None, folder, Path(temporary, "doctrees"), "html", CONFIG, status=None)
         book.build()
@@ -141,14 +144,30 @@ def _frozen(explorer) -> dict:
     return spec
 
 
-def _index(notebooks: dict, lists: dict) -> str:
-    """The first page: every chapter with its question, and the contents beside it."""
-    lines = [f"# {TITLE}", "Each page is a chapter as it ran from top to bottom; explorers of the toys move in it."]
+def _index(notebooks: dict, lists: dict, source: Path) -> str:
+    """The first page: data/book/front.md, and a card a chapter with its own picture."""
+    shutil.copy(ROOT / "data" / "pictures" / "hero.gif", source / "hero.gif")
+    cards = []
     for name, notebook in notebooks.items():
         title, question = describe(notebook, name)
-        lines.append(f"- [{title}]({name}.ipynb): {question}")
-    contents = "\n".join([*notebooks, *lists])
-    return "\n\n".join([*lines, f"```{{toctree}}\n:hidden:\n\n{contents}\n```"])
+        takes = re.search(r"\| It takes \| (.*?)(?: to run| on |,|;|\|)", notebook.cells[0].source)
+        card = [f"```{{grid-item-card}} {title}", f":link: {name}", ":link-type: doc"]
+        if (image := first_picture(notebook)) is not None:
+            (source / f"{name}.png").write_bytes(image)
+            card.append(f":img-top: {name}.png")
+        cards.append("\n".join([*card, "", question, *(["", f"*{takes[1].strip()}*"] if takes else []), "```"]))
+    contents = f"```{{toctree}}\n:hidden:\n\n{chr(10).join([*notebooks, *lists])}\n```"
+    grid = "\n".join(["````{grid} 1 2 2 3", ":gutter: 3", "", *cards, "````"])
+    return data_path("book", "front.md").read_text(encoding="utf-8").replace(CARDS, f"{grid}\n\n{contents}")
+
+
+def first_picture(notebook: dict) -> bytes | None:
+    """The first picture among a notebook's outputs, as PNG."""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", ()):
+            if "image/png" in output.get("data", {}):
+                return b64decode("".join(output["data"]["image/png"]))
+    return None
 
 
 def anchor(heading: str) -> str:
