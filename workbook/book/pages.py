@@ -154,7 +154,7 @@ def _index(notebooks: dict, lists: dict, source: Path) -> str:
         card = [f"```{{grid-item-card}} {title}", f":link: {name}", ":link-type: doc"]
         if (image := first_picture(notebook)) is not None:
             (source / f"{name}.png").write_bytes(image)
-            card.append(f":img-top: {name}.png")
+            card += [f":img-top: {name}.png", f":img-alt: the first picture of {title}"]
         cards.append("\n".join([*card, "", question, *(["", f"*{takes[1].strip()}*"] if takes else []), "```"]))
     contents = f"```{{toctree}}\n:hidden:\n\n{chr(10).join([*notebooks, *lists])}\n```"
     grid = "\n".join(["````{grid} 1 2 2 3", ":gutter: 3", "", *cards, "````"])
