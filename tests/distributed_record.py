@@ -8,9 +8,10 @@ from test_plain_trl import trained
 
 from workbook.training import CancellationConfig, CancellationTrainer
 
-torch.set_num_threads(1)
-home, settings = Path(sys.argv[1]), {"beta": 0.0, "num_iterations": 2}  # beta: TRL would load a reference
-(plain, rows), (recorded, again) = (trained(home / f"every {n}", every=n, **settings) for n in (0, 2))
-assert all(torch.equal(value, recorded[name]) for name, value in plain.items())
-assert rows == again
-trained(home / "ours", CancellationTrainer, CancellationConfig, record_tokens=2, **settings)
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    home, settings = Path(sys.argv[1]), {"beta": 0.0, "num_iterations": 2}  # beta: TRL would load a reference
+    (plain, rows), (recorded, again) = (trained(home / f"every {n}", every=n, **settings) for n in (0, 2))
+    assert all(torch.equal(value, recorded[name]) for name, value in plain.items())
+    assert rows == again
+    trained(home / "ours", CancellationTrainer, CancellationConfig, record_tokens=2, **settings)

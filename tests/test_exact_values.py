@@ -36,7 +36,7 @@ class MarkovModel(nn.Module):
     def __init__(self, task, prompt, tokenizer):
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.task, self.tokenizer, self.config = task, tokenizer, LlamaConfig(vocab_size=len(tokenizer))
+        self.task, self.tokenizer, self.config = task, tokenizer, LlamaConfig(len(tokenizer), 8, 8, 1, 1)
         self.numbers, self.operators = task._parse(prompt)
         self.slots = task._slots(len(self.operators))
         self.first = next(t for t, slot in enumerate(self.slots) if slot.field == "result")
@@ -46,7 +46,7 @@ class MarkovModel(nn.Module):
             table[t, ..., tokenizer.convert_tokens_to_ids(list(slot.words))] += 6
         self.table = nn.Parameter(table)
 
-    device = torch.device("cpu")
+    device, dtype = torch.device("cpu"), torch.float64
 
     def logits(self, ids: tuple[int, ...]) -> torch.Tensor:
         """Logits of the word after these words of a completion."""
