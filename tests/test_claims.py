@@ -336,6 +336,18 @@ def test_units_that_were_measured_after_a_look_show_and_count(world):
     assert "units 6 to 9 were measured after the earlier ones' outcome was seen" in format_ledger(table)
 
 
+def test_no_outcome_of_a_sealed_study_is_looked_at(world):
+    sealed = world / "confidence_tuning" / "sealed.yaml"
+    sealed.write_text("sealed: 2026-11-22\nwhy: units are missing\n")
+    row = ledger(folder=world, claims=["H1"]).iloc[0]
+    assert (row["outcome"], row["units"], row["reason"].split(":")[0]) == (
+        *("not measured", 0),
+        "confidence_tuning is being measured",
+    )
+    sealed.unlink()
+    assert ledger(folder=world, claims=["H1"]).iloc[0]["units"] == 10
+
+
 def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     table = ledger(folder=world)
     whole = format_ledger(table)

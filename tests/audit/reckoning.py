@@ -45,7 +45,8 @@ class Units:
     def __init__(self, study: str, scale: str, count: int, results: Path | None = None):
         results = results or RESULTS
         self.scale, self.results, folder = scale, results, results / study / scale.replace(":", "=")
-        manifests = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("seed=*/manifest.json")]
+        paths = [] if (results / study / "sealed.yaml").exists() else folder.glob("seed=*/manifest.json")
+        manifests = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
         self.policies = {one["seed"]: one["scale"]["policy"] for one in manifests if one["seed"] < count}
         if scale == "worlds":
             every = [Units(study, f"world:{name}", 10, results) for name in list(WORLDS)[:count]]

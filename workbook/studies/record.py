@@ -32,6 +32,7 @@ from workbook.studies.registration import (
     Outcome,
     Registration,
     check_scale,
+    is_sealed,
     read_registration,
 )
 from workbook.training.messages import explain_error, show_value
@@ -153,9 +154,11 @@ def load_measured(study: str, scale: str, table: str, folder: str | Path | None 
     """One table of a study at a scale, all seeds under one another, with the column seed.
 
     Raises ValueError for an unknown study or scale, and NotMeasured, naming the command that makes it, if there is no
-    such table.
+    such table, or it is sealed (`registration.is_sealed`).
     """
     _check_study(study)
+    if is_sealed(study, folder):
+        raise NotMeasured(f"{study} is being measured: nobody reads its tables before its last registered unit is.")
     paths = sorted(_folder(study, scale, folder).glob(f"seed=*/{table}.parquet"))
     if not paths:
         raise NotMeasured(

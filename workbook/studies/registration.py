@@ -211,6 +211,14 @@ def looked_after(study: str, folder: str | Path | None = None) -> int | None:
     return int(yaml.safe_load(path.read_text(encoding="utf-8"))["units"]) if path.exists() else None
 
 
+def is_sealed(study: str, folder: str | Path | None = None) -> bool:
+    """Whether a study's tables stay unread until its last registered unit is measured.
+
+    <study>/sealed.yaml beside them says so: {sealed: date, why: words}. Who has measured the last unit removes it.
+    """
+    return ((data_path("results") if folder is None else Path(folder)) / study / "sealed.yaml").exists()
+
+
 def named_after(study: str, folder: str | Path | None = None) -> dict[str, str]:
     """{key: positive control} of a study's outcomes whose control was named when its data had been seen.
 
