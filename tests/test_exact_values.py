@@ -36,7 +36,8 @@ class MarkovModel(nn.Module):
     def __init__(self, task, prompt, tokenizer):
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.task, self.tokenizer, self.config = task, tokenizer, LlamaConfig(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1)
+        self.task, self.tokenizer = task, tokenizer
+        self.config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1)
         self.numbers, self.operators = task._parse(prompt)
         self.slots = task._slots(len(self.operators))
         self.first = next(t for t, slot in enumerate(self.slots) if slot.field == "result")
