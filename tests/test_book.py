@@ -23,7 +23,7 @@ TERMS = {term.term: term for term in glossary()}
 JITTER = TERMS["jitter"]
 TITLE = f'<abbr class="term" title="{back_matter.tooltip(JITTER)}">'
 FIGURES = outcomes.figures()
-FINDINGS = [one for kind in read_findings().values() for one in kind]
+FINDINGS = [one for kind in ("findings", "decisions") for one in read_findings()[kind]]
 
 
 def cells(chapter: str, kind: str) -> list[str]:

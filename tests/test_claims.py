@@ -359,7 +359,7 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     assert short[-1] == (
         "9 primary rows: 3 not testable here, 2 not measured, 1 supported, 1 contradicted, 1 inconclusive, "
         "1 not comparable. 1 of 2 means lie in the interval that was predicted; "
-        "for 0 of them such a number was known from other units."
+        "for 0 of them such a number had been seen before."
     )
     known = table.assign(seen_before=np.where(table["key"] == "H3", "0.3 in development", "no"))
     assert predictions(known).endswith("; for 1 of them such a number was known from other units.")

@@ -19,6 +19,7 @@ import pandas as pd
 import yaml
 from IPython.display import Markdown
 
+from workbook.claims.inference import NOT_MEASURED
 from workbook.claims.ledger import format_effect, kept_ledger, predictions, registered
 from workbook.places import data_path
 from workbook.statistics import unit_curve
@@ -73,25 +74,31 @@ class Finding:
         return f"**{self.question}** {outcomes}."
 
     def certainty(self) -> str:
-        """How sure: the outcomes of the rows with their keys, on how many units, and when rows were chosen."""
+        """How sure: the outcomes of the rows with their keys, on how many units, when rows were chosen and changed."""
         if not self.when:
             return self.sure
         rows = [registered()[key] for key in self.when]
         outcomes = {row.outcome: [r.key for r in rows if r.outcome == row.outcome] for row in rows}
         fewest, most = min(row.units for row in rows), max(row.units for row in rows)
         units = f"{most}" if fewest == most else f"{fewest} to {most}"
-        before = self.before and all(row.registration == "matches" for row in rows)
-        chosen = f"; rows chosen {'before the units' if before else 'after the data'}" if self.layer else ""
+        few = [f"{row.policies:.0f}" for row in rows if row.policies < row.units]
         judged = "; ".join(f"{outcome} ({', '.join(keys)})" for outcome, keys in outcomes.items())
-        return f"{judged}; {units} units{chosen}"
+        parts = [judged, f"{units} units" + (f" on {few[0]} policies" if few else "")]
+        if self.layer:
+            parts.append(f"rows chosen {'before the units' if self.before else 'after the data'}")
+            since = ", ".join(row.key for row in rows if row.registration != "matches")
+            parts += [f"in a text whose other rows were changed since: {since}"] if since else []
+            seen = ", ".join(row.key for row in rows if row.changed)
+            parts += [f"changed when earlier numbers were known: {seen}"] if seen else []
+        return "; ".join(parts)
 
 
 @cache
-def read_findings() -> dict[str, list[Finding]]:
-    """The findings and the decisions."""
+def read_findings() -> dict:
+    """The findings, the decisions, and under rows a sentence on all rows, with places for its numbers."""
     records = yaml.safe_load(data_path("book", "findings.yaml").read_text(encoding="utf-8"))
     decisions = [Finding(row.pop("do"), **row) for row in records["decisions"]]
-    return {"findings": [Finding(**row) for row in records["findings"]], "decisions": decisions}
+    return records | {"findings": [Finding(**row) for row in records["findings"]], "decisions": decisions}
 
 
 def findings_markdown(folded: bool = False) -> str:
@@ -106,19 +113,17 @@ def findings_markdown(folded: bool = False) -> str:
         parts = {"sign": SIGNS[one.layer], "number": i, "line": line, "rest": rest.strip(), "sure": one.certainty()}
         lines.append(FOLD.format(**parts) if folded else f"{i}. {one.sentence()} *{one.certainty()}.*")
         layer = one.layer
-    rows = kept_ledger().query("role == 'primary' and scale == 'family'")
+    primary = kept_ledger().query("role == 'primary'")
+    rows, others = primary[primary["scale"] == "family"], primary[primary["scale"] != "family"]
     counts = ", ".join(f"{count} {outcome}" for outcome, count in rows["outcome"].value_counts().items())
+    waiting, older = (others["outcome"] == NOT_MEASURED).sum(), (rows["registration"] == "superseded").sum()
     rates = load_measured("dose_llm", "smollm2_plain", "rates").query("tokens == 'moved'")
     curve = unit_curve(rates, "prompts", "follows")
     chances = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for _, row in curve.iterrows()]
-    last = (
-        f"Of {len(rows)} primary rows, on one synthetic task, {counts}. {predictions(kept_ledger())} In six policies "
-        f"that are four times as wide the share of one step that is credit was smaller ({_number('S1 width', False)}, "
-        f"q = {registered()['S1 width'].q_all:.2g} over all rows). Language models are described, no more: on "
-        f"SmolLM2-135M, over {curve['units'].min()} draws of prompts and rollouts from one task, a token that moves "
-        f"goes where its own rollout's sign says with a chance of {chances[0]} where its prompt pushes alone, and of "
-        f"{chances[-1]} where {curve['prompts'].max()} do. Intervals are 95 % t intervals over policy x seed."
-    )
+    facts = {"rows": len(rows), "counts": counts, "older": older, "waiting": waiting, "prompts": curve["prompts"].max()}
+    facts |= {"predictions": predictions(kept_ledger()), "draws": curve["units"].min(), "one": chances[0]}
+    facts |= {"all": chances[-1], "width": _number("S1 width", False), "q": f"{registered()['S1 width'].q_all:.2g}"}
+    last = read_findings()["rows"].format(**facts)
     if folded:
         last = f"<details><summary>How many rows, and how sure</summary>\n\n{last}\n\n</details>"
     return "\n".join([*lines[1:], "", last])
