@@ -20,14 +20,12 @@ _MEASURED = ("logp_before", "logp_after", "kl", "entropy_before", "entropy_after
 class DriftFrom:
     """Drift from one policy: its right solutions are scored once, then laid beside any number of later policies.
 
-    Arguments and errors as in `drift_report`.
+    Arguments and errors as in `drift_report`, and solutions=1 will do.
     """
 
     def __init__(self, before, task, prompts: list[dict] | int = 16, solutions: int = 8, seed: int = 0):
         if not hasattr(task, "equivalent_solutions"):
             raise ValueError(f"task {task.name!r} does not know its equivalent solutions; chain does.")
-        if solutions < 2:
-            raise ValueError(f"solutions={solutions} must be at least 2, to have odds between them.")
         rows = list(task.dataset(prompts, seed)) if isinstance(prompts, int) else list(prompts)
         self.rollouts = right_solutions(before, task, rows, solutions, seed)
         table = self.rollouts.token_table()
@@ -63,6 +61,8 @@ def drift_report(
     KL(after || before) of the next-token distribution there (D4); its entropy_before, entropy_after; all in nats.
     Summaries: `learning_tax`, `odds_drift`.  Source: arXiv 2604.13088, proposition 3.1, corollary 3.2 (D4, D5).
     """
+    if solutions < 2:
+        raise ValueError(f"solutions={solutions} must be at least 2, to have odds between them.")
     return DriftFrom(before, task, prompts, solutions, seed).report(after)
 
 

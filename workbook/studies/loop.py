@@ -12,6 +12,7 @@ Letters: B rollouts of a mini-batch, T completion tokens.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -41,7 +42,7 @@ from workbook.training.messages import progress, show_value
 
 TRANSFORM_ON = {"ratios": "clamped_ratios", "clipped": "clipped_weights"}
 MATCHES = (None, "grad_norm")
-STYLE_PROMPTS, SOLUTIONS = 16, 4  # held-out prompts and right chains of each, whose style words show the tax
+STYLE_PROMPTS, SOLUTIONS = 16, 4  # held-out prompts and right chains of each, at most; their style words show the tax
 LARGE_PRIME = 1_000_003  # as in the trainer: orders of neighbouring seeds have nothing in common
 READ = ("value", "tax", "style_entropy", "pass_at_8", "logp_right")
 COLUMNS = ("reward", "value", "grad_norm", "sign_cosine", "moved", "tax", "style_entropy")
@@ -342,7 +343,8 @@ class Readings:
             raise ValueError("held_out=[] must hold at least one prompt.")
         if hasattr(task, "equivalent_solutions"):
             rows = [{"prompt": prompt, "answer": task.solve(prompt)} for prompt in self.held_out[:STYLE_PROMPTS]]
-            self.drift = DriftFrom(policy, task, rows, SOLUTIONS)
+            known = (itertools.islice(task.equivalent_solutions(row["prompt"]), SOLUTIONS) for row in rows)
+            self.drift = DriftFrom(policy, task, rows, max(1, min(len(list(some)) for some in known)))
         self.start = self.now(policy)
 
     def now(self, policy) -> dict[str, float]:
