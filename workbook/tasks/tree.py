@@ -25,6 +25,7 @@ from workbook.tasks.wording import EOS
 END = EOS[0]
 SEED_CLASSES = 8  # seeds that differ modulo this share no prompt
 DRAWS = 64  # per row, in search of prompts that are of the seed's class and new
+MAX_PREFIXES = 4_096  # of a prompt, all of which one pass reads
 Prefix = tuple[str, ...]
 
 
@@ -69,14 +70,18 @@ class Tree(Task):
         """Return n rows prompt, answer: distinct while there are enough, and seeds that differ modulo 8 share none."""
         rng, own = random.Random(f"{positive_int('seed', seed, 0)}"), seed % SEED_CLASSES
         prompts: dict[str, None] = {}
-        for _ in range(DRAWS * positive_int("n", n)):
+        for draws in range(DRAWS * positive_int("n", n)):
             drawn = self.draw(rng, lambda prompt: int(fraction(prompt) * SEED_CLASSES) == own)
-            prompts |= {} if drawn is None else {drawn: None}
-            if len(prompts) == n:
+            if drawn is not None and int(fraction(drawn) * SEED_CLASSES) == own:
+                prompts[drawn] = None
+            if len(prompts) == n or draws > DRAWS * (len(prompts) + DRAWS):  # hardly any are left to find
                 break
         if not prompts:
             raise ValueError(f"seed {seed} has no prompt of {self}; take options that give more prompts.")
         rows = list(itertools.islice(itertools.cycle(prompts), n))
+        words = {*" ".join(prompts).split(), *(prefix[-1] for prefix in self.prefixes(rows[0])[1:])}
+        if unknown := sorted(words - {*self.vocabulary, END}):
+            raise ValueError(f"vocabulary of {self.name} lacks {short(unknown)}, but must have all words of its texts.")
         return Dataset.from_dict({"prompt": rows, "answer": list(map(self.solve, rows))})
 
     # -- completions ------------------------------------------------------------------------------------------------
@@ -121,18 +126,22 @@ class Tree(Task):
         """Return the expected reward of the demonstrator from a prefix on; 0 for one that is not admitted."""
         return _values(self, prompt).get(prefix, 0.0)
 
+    def category(self, prompt: str, prefix: Prefix) -> str:
+        """Return the class of the word after a prefix; a subclass may call "style" what never matters."""
+        return "result" if len(self.next_words(prompt, prefix)) > 1 else "template"
+
     def annotate(self, prompt: str, answer: str, tokens: list[str]) -> Annotation:
         """Return (category, true credit) per completion token; credits up to a token sum to V(after it) - V(prompt).
 
-        Categories by the place: "result" where several words are admitted, "template" where one is, "eos" for an end of
-        sequence, "other" after a word that was not admitted, which is charged all the value there was.
+        Categories: that of the place, "eos" for an end of sequence, "other" after a word that was not admitted, which
+        is charged all the value there was.
         """
         prefix, before, rows = (), self.value(prompt), []
         for token in tokens:
             word = token.strip(" Ġ▁")
             word = END if word in EOS else word
             words = self.next_words(prompt, prefix) if prefix in _values(self, prompt) else ()
-            place = "other" if not words else "result" if len(words) > 1 else "template"
+            place = self.category(prompt, prefix) if words else "other"
             prefix += (word,)
             after = self.value(prompt, prefix)
             rows.append(("eos" if word == END and place != "other" else place, after - before))
@@ -145,12 +154,19 @@ def _values(task: Tree, prompt: str) -> dict[Prefix, float]:
     """The demonstrator's value of every prefix, longer ones first."""
     levels: list[list[Prefix]] = [[()]]
     while levels[-1]:
+        if sum(map(len, levels)) > MAX_PREFIXES:
+            raise ValueError(
+                f"{task.name} has over {MAX_PREFIXES:,} prefixes after {short(prompt)}, among them "
+                f"{short(' '.join(levels[-1][-1]))}: let completions be shorter, and nothing follow {END}."
+            )
         levels.append([(*prefix, word) for prefix in levels[-1] for word in task.next_words(prompt, prefix)])
     values: dict[Prefix, float] = {}
     for prefix in itertools.chain.from_iterable(reversed(levels)):
         if words := task.next_words(prompt, prefix):
-            shares = zip(words, task.preferences(prompt, prefix), strict=True)
-            values[prefix] = sum(p * values[(*prefix, word)] for word, p in shares)
+            shares = task.preferences(prompt, prefix)
+            if len(shares) != len(words) or abs(sum(shares) - 1) > 1e-6:
+                raise ValueError(f"preferences of {task.name} are {shares}, but must add up to 1 over {words}.")
+            values[prefix] = sum(p * values[(*prefix, word)] for word, p in zip(words, shares, strict=True))
         else:
             text = " ".join(prefix[:-1])
             done = prefix[-1:] == (END,)
