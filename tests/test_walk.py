@@ -13,6 +13,7 @@ from workbook.policies.load import Policy
 from workbook.policies.sft import make_model, make_tokenizer, train
 from workbook.probes.values import exact_values, expected_reward
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
+from workbook.studies.loop import Readings
 from workbook.tasks import Walk, get_task
 from workbook.tasks.tree import END
 
@@ -208,22 +209,57 @@ def test_what_has_no_exact_values_is_refused(policies):
         expected_reward(Policy(AutoModelForCausalLM.from_config(config), policy.tokenizer, {}), TASK, [PROMPT])
 
 
-def test_the_world_that_contributors_are_shown_runs():
-    """Its value is the sum of the probabilities of its right completions, and credit sums to what it should."""
+@pytest.fixture(scope="module")
+def shown() -> dict:
+    """What the page for contributors makes, in fewer steps."""
     page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    block = page.partition("## A world of your own")[2].partition("```python\n")[2].partition("```")[0]
-    exec(compile(block, "CONTRIBUTING.md", "exec"), names := {"__name__": "coins"})  # noqa: S102
-    task = names["Coins"]()
-    torch.manual_seed(0)
-    tokenizer = make_tokenizer(task)
-    policy = Policy(make_model(tokenizer, 8).double().eval(), tokenizer, {})
+    blocks = page.partition("## A world of your own")[2].split("```python\n")[1:]
+    code = "".join(block.partition("```")[0] for block in blocks)
+    code = (
+        code.replace("task, 1000)", "task, 150)").replace("task, 150,", "task, 20,").replace("batches=8", "batches=2")
+    )
+    exec(compile(code, "CONTRIBUTING.md", "exec"), names := {"__name__": "sorting"})  # noqa: S102
+    return names
+
+
+def test_the_world_that_contributors_are_shown_runs(shown):
+    """Its value is the sum of the probabilities of its right completions, and credit sums to what it should."""
+    task, policy, tokens = shown["task"], shown["policy"], shown["tokens"]
+    assert abs(shown["error"]["bias"]) < 4 * shown["error"]["noise"]
+    assert shown["curve"]["value"][0] > 0.02  # so that there is something to sample
+    assert shown["curve"]["value"].nunique() == 3
+    sums = tokens.groupby("rollout")["credit"].sum() + tokens.groupby("rollout")["value_before"].first()
+    assert sums.to_list() == pytest.approx(shown["rollouts"].rewards.tolist(), abs=1e-5)
     for row in task.dataset(3, 5):
         rights = list(task.equivalent_solutions(row["prompt"]))
         rollouts = written_rollouts(policy, task, [row], [rights])
         assert rollouts.rewards.eq(1).all()
         value = expected_reward(policy, task, [row["prompt"]])
-        torch.testing.assert_close(value[0], rollouts.old_logps.double().sum(1).exp().sum(), rtol=1e-5, atol=0)
-        assert len(task.prefixes(row["prompt"])) <= 300
+        torch.testing.assert_close(value[0], rollouts.old_logps.sum(1).exp().sum(), rtol=1e-4, atol=0)
+        assert replace(task, error_rate=0.0).value(row["prompt"]) == 1
         text = task.demonstrate(row["prompt"], random.Random(1))
         credit = sum(credit for _, credit in task.annotate(row["prompt"], row["answer"], [*text.split(), END]))
         assert credit == pytest.approx(task.score(text, row["answer"]) - task.value(row["prompt"]))
+
+
+def test_a_world_with_a_mistake_is_refused(shown):
+    for member, mistaken, sentence in (
+        ("vocabulary", ("=", *map(str, range(30))), r"vocabulary of sorting lacks \['sort'\]"),
+        ("preferences", lambda *_: (0.5,), r"preferences of sorting are \(0.5,\), but must add up to 1 over"),
+        ("next_words", lambda *_: (END,), "sorting has over 4,096 prefixes after 'sort .*nothing follow <eos>"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            type("Mistaken", (shown["Sorting"],), {member: mistaken})().dataset(1)
+
+
+def test_a_world_may_forget_whose_a_prompt_is_and_name_its_classes(shown):
+    own = {
+        "draw": lambda self, rng, mine: shown["Sorting"].draw(self, rng, lambda prompt: True),
+        "category": lambda self, prompt, prefix: "template" if prefix else "style",
+    }
+    task, asked = type("Own", (shown["Sorting"],), own)(), shown["task"].dataset(20, 3)
+    assert task.dataset(20, 3)["prompt"][:] == asked["prompt"][:]
+    found = task.annotate(*asked[0].values(), [*asked[0]["answer"].split(), END])
+    assert [category for category, _ in found] == ["style", *["template"] * 3, "eos"]
+    readings = Readings(shown["policy"], task, asked["prompt"][:])
+    assert readings.start["tax"] == 0 < readings.start["style_entropy"]

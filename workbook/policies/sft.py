@@ -28,7 +28,7 @@ LOOK, ENOUGH_RIGHT = 25, 0.97  # steps between two looks at what was learned; sh
 SCORED_CHAINS = 64  # completions, whose probabilities over a large vocabulary take most of the memory
 
 
-def make_tokenizer(task: Chain) -> transformers.PreTrainedTokenizerFast:
+def make_tokenizer(task: Task) -> transformers.PreTrainedTokenizerFast:
     """Return a word-level tokenizer of the task's vocabulary: it splits at spaces and decodes with single spaces."""
     words = {word: i for i, word in enumerate((*SPECIAL, *task.vocabulary))}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
