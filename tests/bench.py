@@ -1,7 +1,8 @@
 """What things cost, printed as ratios and rates; nothing here fails for being slow: `make bench`.
 
-trainer   a micro-step of CancellationTrainer against TRL's GRPOTrainer on the same given rollouts, without
+trainer   an optimizer step of CancellationTrainer against TRL's GRPOTrainer on the same given rollouts, without
           sampling. The two take turns, in CPU seconds of one thread; a build differs from itself by up to 5 %.
+llm       the same on SmolLM2-135M.
 probes    a probe against a whole training step of TRL's (sampling, backward, optimizer) on as many rollouts.
 sampling  tokens per second of `sample_rollouts`.
 studies   runs in a world per hour of a core, of which readings of one unit are made once.
@@ -36,6 +37,7 @@ from workbook.topics.worlds.study import SIZES, run_arm
 from workbook.training import CancellationConfig, CancellationTrainer
 
 SETTINGS = SMALL | {"per_device_train_batch_size": 16, "steps_per_generation": 8, "max_completion_length": 96}
+LLM = {"per_device_train_batch_size": 4, "steps_per_generation": 1}
 SWITCHES = ({}, {"trim_padding": True}, {"record_tokens": 1}, {"measure_cancellation": 1})
 PROMPTS, GROUP, NEW_TOKENS = 4, 8, 48
 
@@ -55,33 +57,44 @@ def lengths(completions, **_):
     return [float(len(text) % 5) for text in completions]
 
 
-def build(trainer_class, config_class, **settings):
-    """Return a trainer on the bundled policy and its first batch of prompts."""
+def build(trainer_class, config_class, policy="bundled", **settings):
+    """Return a trainer on a policy, as in training, and its first batch of prompts."""
     args = config_class(output_dir=tempfile.mkdtemp(prefix="workbook-bench-"), **SETTINGS | settings)
-    trainer = bundled_trainer(trainer_class, args, reward=lengths, prompts=32, rollout_func=given_rollouts)
+    trainer = bundled_trainer(
+        trainer_class, args, load_policy(policy), reward=lengths, prompts=32, rollout_func=given_rollouts
+    )
+    trainer.create_optimizer()
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
+    trainer.callback_handler.on_train_begin(args, trainer.state, trainer.control)
     return trainer, next(iter(trainer.get_train_dataloader()))
 
 
-def micro_step(trainer, batch) -> float:
-    """Return the CPU seconds of one micro-step: prepare (score and cut before the first), forward, backward."""
-    start = time.process_time()
+def optimizer_step(trainer, batch) -> float:
+    """Return the CPU seconds of one step, callbacks and all: prepare (score and cut before the first), train."""
+    start, handler = time.process_time(), trainer.callback_handler
+    given = trainer.args, trainer.state, trainer.control
+    handler.on_step_begin(*given)
     trainer.compute_loss(trainer.model, trainer._prepare_inputs(batch)).backward()
     trainer._step += 1
+    handler.on_pre_optimizer_step(*given)
+    trainer.optimizer.step()
+    trainer.optimizer.zero_grad()
+    trainer.state.global_step += 1
+    handler.on_step_end(*given)
     return time.process_time() - start
 
 
-def ratio_to_trl(rounds: int, **switches) -> float:
+def ratio_to_trl(rounds: int, switches: dict, **settings) -> float:
     """Return the median over generation batches of our time to TRL's, of one pair of trainers that take turns."""
-    theirs = build(GRPOTrainer, GRPOConfig)
-    ours = build(CancellationTrainer, CancellationConfig, **switches)
+    theirs = build(GRPOTrainer, GRPOConfig, **settings)
+    ours = build(CancellationTrainer, CancellationConfig, **settings | switches)
     ratios = []
     for i in range(rounds + 1):  # the first round loads what is used first
         taken = {id(ours): 0.0, id(theirs): 0.0}
-        for k in range(SETTINGS["steps_per_generation"]):
+        for k in range(theirs[0].args.steps_per_generation):
             for built in (ours, theirs) if (i + k) % 2 else (theirs, ours):  # neither always has warm caches
-                taken[id(built)] += micro_step(*built)
+                taken[id(built)] += optimizer_step(*built)
         ratios.append(taken[id(ours)] / taken[id(theirs)])
     return statistics.median(ratios[1:])
 
@@ -112,11 +125,16 @@ def seconds(function: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def bench_trainer(rounds: int) -> None:
-    """Print the time of a micro-step for each switch, times TRL's."""
+def bench_trainer(rounds: int, builds: int = 3, **settings) -> None:
+    """Print the time of an optimizer step for each switch, times TRL's."""
     for switches in SWITCHES:
-        ratios = [ratio_to_trl(rounds, **switches) for _ in range(3)]
-        print(f"trainer step, {switches or 'defaults'}: times TRL's", *(f"{ratio:.3f}" for ratio in ratios))
+        ratios = [ratio_to_trl(rounds, switches, **settings) for _ in range(builds)]
+        print(f"trainer step, {switches or 'defaults'}: times TRL's", *(f"{ratio:.3f}" for ratio in ratios), flush=True)
+
+
+def bench_llm(rounds: int) -> None:
+    """Print the same on a language model, whose weights alone make a pass over all of them dear."""
+    bench_trainer(rounds, builds=1, policy="smollm2-135m", **LLM)
 
 
 def bench_probes(rounds: int) -> None:
@@ -170,7 +188,7 @@ def bench_memory(rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", default=["trainer", "probes", "sampling", "studies", "memory"])
+    parser.add_argument("names", nargs="*", default=["trainer", "llm", "probes", "sampling", "studies", "memory"])
     parser.add_argument("--rounds", type=int, default=6)
     args = parser.parse_args()
     warnings.simplefilter("ignore")

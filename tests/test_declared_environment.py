@@ -62,6 +62,10 @@ def test_every_pin_is_exact_and_torch_is_the_one_that_local_builds_satisfy():
     assert version(PINS["torch"]) == "2.13.0"
 
 
+def test_readme_counts_the_packages_of_the_core():
+    assert f" brings the core, {len(DEPENDENCIES)} packages: " in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_conda_only_wraps():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     pip = next(entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))

@@ -10,7 +10,7 @@ from workbook.rollouts.scoring import PACKABLE, rollout_logps, sequence_logps
 def tiny(kind: str, **options):
     torch.manual_seed(0)
     sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
-    config = AutoConfig.for_model(kind, num_attention_heads=4, num_key_value_heads=2, **sizes, **options)
+    config = AutoConfig.for_model(kind, num_attention_heads=4, num_key_value_heads=2, **sizes | options)
     return AutoModelForCausalLM.from_config(config).eval()
 
 
@@ -63,3 +63,16 @@ def test_what_cannot_be_packed_is_scored_row_by_row():
         torch.testing.assert_close(rollout_logps(model, ids, mask, tokens, alive), expected)
         handle.remove()
         assert seen[0] == len(ids) * (ids.shape[1] + int(alive.sum(1).max()))
+
+
+@pytest.mark.parametrize(("words", "packed"), [(50, True), (5_000, False)])
+def test_rows_are_not_packed_where_that_holds_more_logits(words, packed):
+    """A prompt with one rollout beside one with all of a group's: the packed row of the first is mostly empty slots."""
+    columns, model = batch(prompts=2, group=8), tiny("llama", vocab_size=words)
+    same = (columns[0] == columns[0][0]).all(1)
+    rows = torch.cat([same.nonzero(), (~same).nonzero()[:1]]).squeeze(1)
+    columns = [values[rows] for values in columns]
+    expected = sequence_logps(model, *columns)[0]
+    seen, _ = positions(model)
+    torch.testing.assert_close(rollout_logps(model, *columns), expected)
+    assert (sum(seen) < 0.75 * len(rows) * (columns[0].shape[1] + columns[2].shape[1])) == packed

@@ -260,6 +260,19 @@ def test_trimming_changes_nothing_but_the_width(make_trainer, settings):
     assert widths[0] - widths[1] >= 16
 
 
+def test_a_generation_batch_is_trimmed_chunk_by_chunk_in_order_of_length(make_trainer):
+    ids, widths, scores = torch.arange(320).view(16, 20) % 25 + 5, [], []
+    alive = torch.arange(20) < torch.randperm(16, generator=torch.Generator().manual_seed(0))[:, None] + 5
+    for trim in (False, True):
+        trainer = make_trainer(CancellationTrainer, CancellationConfig, trim_padding=trim)
+        trainer.model.register_forward_pre_hook(lambda m, a, k: widths.append(k["input_ids"].size(1)), with_kwargs=True)
+        given = trainer.model, ids, alive.long(), 16, 4
+        logps, entropies, _ = trainer._get_per_token_logps_and_entropies(*given, compute_entropy=True)
+        scores.append(torch.stack([logps, entropies])[:, alive[:, 4:]])
+    torch.testing.assert_close(*scores)
+    assert widths == [20, 20, 20, 20, 8, 12, 16, 20]
+
+
 def test_refuses_to_build_with_a_broken_setting(make_trainer):
     with pytest.raises(ValueError, match="can't have an effect"):
         make_trainer(CancellationTrainer, CancellationConfig, batching="query_preserved", gradient_accumulation_steps=4)

@@ -172,7 +172,7 @@ def rollout_logps(
     completion_ids: Int[Tensor, "B T"],
     completion_mask: Int[Tensor, "B T"],
 ) -> Float[Tensor, "B T"]:
-    """Log-probability of each completion token, zero outside the mask; packed where that saves work.
+    """Log-probability of each completion token, zero outside the mask; packed where that saves work and memory.
 
     Where a backward pass does not fit into memory otherwise, the model's layers are computed again in it.
     """
@@ -184,9 +184,11 @@ def rollout_logps(
         if needed > SMALL and needed > SHARE_OF_FREE * free_bytes(model.device):
             model = recomputing(model)
     rows, slots, prompts = _places(prompt_ids, prompt_mask)
-    length = prompt_ids.shape[1] + (int(slots.max()) + 1) * longest  # of a packed row
-    saves = len(prompts) * length <= MAX_POSITION_SHARE * len(rows) * whole
-    if packable(model) and saves and len(prompts) * length**2 <= MAX_MASK:
+    behind = (int(slots.max()) + 1) * longest  # its prompt, in a packed row
+    length = prompt_ids.shape[1] + behind
+    saves = len(prompts) * length <= MAX_POSITION_SHARE * len(rows) * whole and len(prompts) * length**2 <= MAX_MASK
+    packed, plain = (row_bytes("scoring", *words, *_about(model)) for words in ((length, behind), (whole, longest)))
+    if packable(model) and saves and len(prompts) * packed <= len(rows) * plain:  # logits of empty slots, too
         logps = _packed_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask, rows, slots, prompts)
     else:
         logps, _ = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask, entropies=False)

@@ -253,8 +253,8 @@ def probe_needs(probe: str, config, tokens: int, free: float) -> tuple[float, in
     packed = dtype.itemsize == 2 and (linear + other) * dtype.itemsize > free / 2
     fixed = linear * (NF4_BITS / 8 if packed else dtype.itemsize) + other * dtype.itemsize + (1 + kept) * 4 * adapters
     fixed += largest * dtype.itemsize if packed else 0
-    if whole:  # one group's logits, and a strip of its kernel with its tokens' relations
-        fixed += GROUP * tokens * (config.vocab_size * dtype.itemsize + STRIP * 8 * 8)
+    if whole:  # one group's logits, and a strip of its kernel, which is summed up in 64 bits
+        fixed += GROUP * tokens * (config.vocab_size * dtype.itemsize + STRIP * 3 * 8)
     about = (PROMPT + tokens, tokens, config, dtype, ADAPTERS)
     parts = [rows_within(free - fixed, "cuda", kind, *about) for kind in kinds]
     return fixed + max(rows * each for rows, each in parts), min(parts)[0], 4 if packed else 8 * dtype.itemsize

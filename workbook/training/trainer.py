@@ -13,7 +13,8 @@ its field:
    makes TRL's own ratio 1 with gradient grad log pi. vLLM's correction goes into w before the transform, and is 1 in
    what TRL multiplies afterwards. So do advantages per token under a sequence ratio, which TRL would spread over the
    rollout: s_i A_it on each token, GSPO-token's gradient (arXiv 2507.18071, section 4.3).
-4. `trim_padding`: that same method cuts columns that are padding in all of its rollouts and pads the result back.
+4. `trim_padding`: that same method scores rollouts of about one length together, cuts columns that are padding in all
+   of a chunk, and pads the result back.
 5. `fp32_adapters`: LoRA weights that TRL's constructor cast to bfloat16 are cast back to float32. With vLLM, the base
    that adapters are merged into at each sync is put back (`meter.keeping_base`).
 6. Extra metrics under `cancellation/`, and extra columns `group_id`, `rewards` and `rollout` in a batch. What a token
@@ -263,16 +264,24 @@ class CancellationTrainer(GRPOTrainer):
                 self._reweight(outputs[0].detach(), self._loss_inputs)
         return outputs
 
-    def _trimmed(self, model, input_ids, attention_mask, logits_to_keep, **kwargs):
-        """TRL's log-probabilities, entropies and auxiliary loss, without columns that no rollout given here uses."""
-        used = attention_mask.any(dim=0).nonzero().squeeze(1)
-        first_completion = input_ids.size(1) - logits_to_keep
-        kept = slice(min(int(used[0]), first_completion - 1), max(int(used[-1]) + 1, first_completion + 1))
-        cut = input_ids.size(1) - kept.stop
-        logps, entropies, aux = super()._get_per_token_logps_and_entropies(
-            model, input_ids[:, kept], attention_mask[:, kept], logits_to_keep - cut, **kwargs
-        )
-        return F.pad(logps, (0, cut)), None if entropies is None else F.pad(entropies, (0, cut)), aux
+    def _trimmed(self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **kwargs):
+        """TRL's log-probabilities, entropies and auxiliary loss; of each chunk of rollouts, those of about one length
+        together, without the columns that none of them uses.
+        """
+        order, parts = attention_mask.sum(1).argsort(stable=True), []
+        for rows in order.split(batch_size or len(order)):
+            ids, mask = input_ids[rows], attention_mask[rows]
+            used = mask.any(dim=0).nonzero().squeeze(1)
+            first_completion = ids.size(1) - logits_to_keep
+            kept = slice(min(int(used[0]), first_completion - 1), max(int(used[-1]) + 1, first_completion + 1))
+            cut = ids.size(1) - kept.stop
+            scored = super()._get_per_token_logps_and_entropies(
+                model, ids[:, kept], mask[:, kept], logits_to_keep - cut, **kwargs
+            )
+            parts.append([None if x is None else F.pad(x, (0, cut)) if x.dim() else x for x in scored])
+        logps, entropies, aux = ([x for x in column if x is not None] for column in zip(*parts, strict=True))
+        logps, entropies = (torch.cat(x)[order.argsort()] if x else None for x in (logps, entropies))
+        return logps, entropies, torch.stack(aux).mean() if aux else None
 
     @torch.no_grad()
     def _reweight(self, logps: torch.Tensor, inputs: dict) -> None:

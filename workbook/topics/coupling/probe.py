@@ -34,6 +34,7 @@ CUTS = (UNSURE,)  # of probabilities, into bins
 WHERE = ("itself", "same context", "within a rollout", "across rollouts")
 PAIR_SIGNS = ("same", "opposite", "none")  # of both rollouts' advantages; none: one of them is 0
 KINDS = ("pushing", "same context", "same token, unsure", "same token, sure", "different, unsure", "different, sure")
+ROWS = 256  # of a strip, whose pairs' kinds are held at a time
 CELL = ["group", "same", "where", "signs", "less_sure", "more_sure"]
 
 
@@ -83,14 +84,16 @@ def coupling_by_confidence(policy, rollouts: Rollouts, cuts: Sequence[float] = C
     for tokens in group_tokens(policy, rollouts, cuts):
         sums = 0  # (3, kinds): pairs, and the sums of K and |K| over them
         for i, strip in tokens.states.strips():
-            once, kind = torch.ones_like(strip, dtype=torch.bool).triu(1), 0
-            relations = tokens.relations(torch.arange(i, i + len(strip), device=strip.device), i)
-            for values, level in zip(relations.values(), levels, strict=True):
-                kind = kind * level + values
-            kind, couplings = kind[once], strip[once].double()
-            sums = sums + torch.stack(
-                [torch.bincount(kind, x, math.prod(levels)).double() for x in (None, couplings, couplings.abs())]
-            )
+            for start in range(i, i + len(strip), ROWS):
+                part = strip[start - i : start - i + ROWS, start - i :]
+                once, kind = torch.ones_like(part, dtype=torch.bool).triu(1), 0
+                relations = tokens.relations(torch.arange(start, start + len(part), device=part.device), start)
+                for values, level in zip(relations.values(), levels, strict=True):
+                    kind = kind * level + values
+                kind, couplings = kind[once], part[once].double()
+                sums = sums + torch.stack(
+                    [torch.bincount(kind, x, math.prod(levels)).double() for x in (None, couplings, couplings.abs())]
+                )
         there = sums[0].nonzero().squeeze(1)
         pairs, mean, size = sums[:, there]
         columns = dict(zip(relations, torch.unravel_index(there, levels), strict=True))
