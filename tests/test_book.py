@@ -150,11 +150,11 @@ def test_a_measured_sentence_cites_primary_rows_and_clear_ones(monkeypatch):
     one = Finding("Is it?", {"H1": rows["H1"].outcome}, "It is {H1 alone}.", layer="measured", before=True)
     assert one.unclear() == ["H1 alone"]
     assert one.sentence().startswith("**Is it?**")
-    assert one.certainty().endswith("rows chosen before the units")
+    assert one.certainty().endswith("units; rows chosen before the units")
     rows["H1 alone"] = rows["H1 alone"]._replace(q_all=0.04)
     assert one.sentence().startswith("It is ")
     rows["H1"] = rows["H1"]._replace(registration="superseded")
-    assert one.certainty().endswith("rows chosen after the data"), "tables from before the sentence"
+    assert one.certainty().endswith("; measured under an earlier text of the registration: H1")
 
 
 def test_settings_that_a_decision_names_are_the_trainers():

@@ -87,7 +87,7 @@ class Finding:
         if self.layer:
             parts.append(f"rows chosen {'before the units' if self.before else 'after the data'}")
             since = ", ".join(row.key for row in rows if row.registration != "matches")
-            parts += [f"in a text whose other rows were changed since: {since}"] if since else []
+            parts += [f"measured under an earlier text of the registration: {since}"] if since else []
             seen = ", ".join(row.key for row in rows if row.changed)
             parts += [f"changed when earlier numbers were known: {seen}"] if seen else []
         return "; ".join(parts)
