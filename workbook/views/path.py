@@ -111,7 +111,7 @@ def meeting_paths_chart(table: pd.DataFrame) -> alt.LayerChart:
         text=alt.Text("mean:Q", format=".2f"),
         color=alt.condition("datum.mean > 0.6", alt.value("white"), alt.value("black")),
     )
-    said = "; ".join(f"step {r.step}, value {r.value}: {r['mean']:.2f} of {r['size']}" for _, r in states.iterrows())
+    said = "; ".join(f"step {row.step}, value {row.value}: {row.mean:.2f} of {row.size}" for row in states.itertuples())
     return finish(
         alt.layer(ways, dots, means),
         "Where paths meet, their rewards say what the state is worth",
