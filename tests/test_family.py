@@ -166,20 +166,19 @@ def test_a_member_with_more_words_starts_from_its_base(cache):
 
 
 def test_committed_policies_are_the_units_and_have_learned_enough(cache):
-    """Ten units and three for tuning; each file is the recorded one, and the policy that is loaded is what it holds."""
+    """Ten units, three for tuning, an example; each file is the recorded one, and what is loaded is what it holds."""
     members = json.loads((family.COMMITTED / "members.json").read_text())["members"]
     seeds = {role: committed_seeds(role) for role in ("unit", "tuning")}
     assert [len(seeds["unit"]), len(seeds["tuning"])] == [10, 3]
-    assert sorted(f"seed={seed}.safetensors" for seed in [*seeds["unit"], *seeds["tuning"]]) == sorted(
-        path.name for path in family.COMMITTED.glob("*.safetensors")
-    )
-    for member in members:
-        if member["role"] != "passed over":
-            assert file_hash(committed_file(member["seed"])) == member["sha256"]
-            assert member["measured"]["reward"] >= 0.2
-            assert member["measured"]["greedy"] >= 0.5
+    names = {row.get("name", Member(row["seed"]).name): row for row in members if row["role"] != "passed over"}
+    files = sorted(committed_file(member_of(name)) for name in names)
+    assert files == sorted(family.COMMITTED.glob("*.safetensors"))
+    for name, member in names.items():
+        assert file_hash(committed_file(member_of(name))) == member["sha256"]
+        assert member["measured"]["reward"] >= 0.2
+        assert member["measured"]["greedy"] >= 0.5
     seed = seeds["tuning"][0]
-    policy, stored = load_policy(Member(seed).name), unpacked(load_file(committed_file(seed)))
+    policy, stored = load_policy(Member(seed).name), unpacked(load_file(committed_file(Member(seed))))
     assert all(torch.equal(weights, stored[name]) for name, weights in policy.model.state_dict().items())
 
 

@@ -122,16 +122,6 @@ def test_permuted_advantages_stay_in_their_group_and_own_shares_are_of_one_promp
     assert curve.query("prompts == 2")["mean"].between(0.05, 0.95).all()
 
 
-def test_live_curves_stand_over_committed_ones(policy, task):
-    live = explore.live_net(policy, task)
-    live.set(group_size=4, prompts=2, signs="permuted")
-    live.run().wait()
-    curve = live.tables["curve"]
-    assert set(curve.query("series == @NOW")["prompts"]) <= {1, 2}, live.line.value
-    assert NOW in live.sentence.value
-    live.close()
-
-
 def test_one_step_at_any_setting_stands_beside_the_models_measured_before(policy, task):
     live = explore.live_flips(policy, task, prompts=4)
     live.set(seed=1, optimizer="sgd")

@@ -87,7 +87,7 @@ def test_growing_ends_at_the_net_push_and_stops_at_the_group():
     assert bars["rollouts"].eq(8).all()
     assert (path.loc[path["rollouts"] == 0, "push"] == 0).all()
     assert len(rollouts) == 8
-    assert rollouts["reward"].eq(rollouts["text"].str.endswith("7")).all()
+    assert rollouts["reward"].eq(rollouts["text"].str.endswith("9")).all()
     three = compute_growing(so_far=3)
     assert three["rollouts"]["seen"].sum() == 3
     assert three["path"].groupby("word")["seen"].sum().eq(4).all()  # the start and three rollouts

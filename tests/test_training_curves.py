@@ -38,6 +38,6 @@ def test_two_objectives_live_over_the_measured_curves(policy, task):
     live = study.tables["curves"].query("series in @ROLES")
     assert live["series"].unique().tolist() == ROLES
     assert len(live) == 3 * 2 * len(CURVE_OUTCOMES)
-    assert "second objective (min-replace): value 0." in study.sentence.value
+    assert "min-replace: value 0." in study.sentence.value
     assert f"{ROLES[2]}, six policies" in set(study.tables["curves"]["series"])
     study.close()

@@ -123,6 +123,22 @@ def references_page() -> str:
     return "\n\n".join(parts)
 
 
+def losses_table() -> str:
+    """Write what each loss of TRL leaves on a token that a group shares as the table of data/book/losses.md."""
+    from workbook.topics.drift.charts import SCALES, loss_type_effects, loss_type_levels
+
+    levels = {scale: loss_type_levels(scale).pivot(index="arm", columns="reuse", values="mean") for scale in SCALES}
+    verdicts = {scale: loss_type_effects(scale).set_index("arm")["verdict"] for scale in SCALES}
+    head = "".join(f" {name}: step 1 | step 4 | against dr_grpo |" for name in SCALES.values())
+    lines = [f"| loss |{head}", "|---|" + "---:|---:|---|" * len(SCALES)]
+    for arm in next(iter(verdicts.values())).index:
+        cells = [f"{levels[scale].loc[arm, step]:.3f}" for scale in SCALES for step in (1, 4)]
+        words = [verdicts[scale].get(arm, "not measured") for scale in SCALES]
+        parts = [part for k, word in enumerate(words) for part in (*cells[2 * k : 2 * k + 2], word)]
+        lines.append(f"| {arm} | {' | '.join(parts).replace('nan', '–')} |")
+    return "\n".join(lines)
+
+
 def self_test_page() -> str:
     """Write the self-test as Markdown: ten questions, whose folded answers lead to their sections."""
     head = "# Ten questions\n\nDo you know what chapters 00 to 05 say? Answer each for yourself, then open its answer."

@@ -63,7 +63,7 @@ def render_book(notebooks: dict, folder: Path) -> None:
     from sphinx.application import Sphinx  # of the extra `lab`
 
     lists = {"self-test": self_test_page(), "glossary": glossary_page(), "literature": references_page()}
-    lists["scale"] = data_path("book", "scale.md").read_text(encoding="utf-8")
+    lists |= {name: data_path("book", f"{name}.md").read_text(encoding="utf-8") for name in ("losses", "scale")}
     with tempfile.TemporaryDirectory() as temporary:
         source = Path(temporary, "source")
         source.mkdir()
@@ -93,6 +93,7 @@ def page_source(notebook: dict) -> dict:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             text = re.sub(r"!\[([^\]]*)\]\(http[^)]*\)", r"\1", text).replace("<abbr ", '<abbr tabindex="0" ')
+            text = text.replace("(../data/book/losses.md)", "(losses.md)")
             cell["source"] = f"{text}\n\n{NOTE}" if k == 0 else text
             continue
         if SETUP in text:
@@ -162,10 +163,10 @@ def _index(notebooks: dict, lists: dict, source: Path) -> str:
 
 
 def first_picture(notebook: dict) -> bytes | None:
-    """The first picture among a notebook's outputs, as PNG."""
+    """The first picture among a notebook's outputs, as PNG, after the path that all chapters have."""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", ()):
-            if "image/png" in output.get("data", {}):
+            if "image/png" in output.get("data", {}) and "book_path(" not in "".join(cell["source"]):
                 return b64decode("".join(output["data"]["image/png"]))
     return None
 

@@ -37,9 +37,10 @@ from workbook.claims.ledger import (
     show_outcomes,
     summary,
 )
+from workbook.claims.sentences import show_claims
 from workbook.studies.record import Claim, Measurement, Tables
 
 __all__ = [
     "CLAIMS", "SCALES", "Claim", "Measurement", "Tables", "command", "compare_with_ledger", "format_ledger",
-    "format_summary", "ledger", "ledger_json", "measurements", "registered", "show_outcomes", "summary",
+    "format_summary", "ledger", "ledger_json", "measurements", "registered", "show_claims", "show_outcomes", "summary",
 ]  # fmt: skip

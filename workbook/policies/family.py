@@ -32,7 +32,7 @@ from workbook.tasks.task import positive_int, short
 from workbook.tasks.wording import canonical, marked, plain
 
 FAMILY = "family:"  # how members' names begin
-COMMITTED = data_path("family")  # seed=K.safetensors, and members.json: what each is, and which are units
+COMMITTED = data_path("family")  # seed=K.safetensors, one of other dials, and members.json: what each is
 RECIPE = 2  # counted up when training changes, so that a cached member of an older one is made anew
 TUNING_STEPS, MORE_PER_DOUBLING = 100, 25  # of the members that start from another one; the more with the alphabets
 ONE, FEW, MANY = {"lr": 3e-3}, {"lr": 5e-3}, {"lr": 8e-3, "right_first": 0.5}  # alphabet, up to 16 of them, and above
@@ -140,8 +140,8 @@ def _make(member: Member, folder: Path) -> None:
         tokenizer = make_tokenizer(task)
         if member == member.base:
             model = make_model(tokenizer, member.width, max_new_tokens=max(64, task.longest))
-            if member == Member(member.seed) and committed_file(member.seed).exists():
-                model.load_state_dict(unpacked(load_file(committed_file(member.seed))))
+            if committed_file(member).exists():
+                model.load_state_dict(unpacked(load_file(committed_file(member))))
                 loss = None  # of the training that data/family records
             else:
                 loss = train(model, tokenizer, task, member.sft_steps, seed=member.seed)
@@ -167,9 +167,9 @@ def _make(member: Member, folder: Path) -> None:
     write_record(folder, facts)
 
 
-def committed_file(seed: int) -> Path:
-    """Where the policy of an SFT seed lies, if it is committed."""
-    return COMMITTED / f"seed={seed}.safetensors"
+def committed_file(member: Member) -> Path:
+    """Where a member lies, if it is committed."""
+    return COMMITTED / f"{member.name.removeprefix(FAMILY)}.safetensors"
 
 
 def committed_seeds(role: str) -> tuple[int, ...]:

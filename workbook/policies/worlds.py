@@ -34,7 +34,9 @@ def source_of(world: World) -> World:
 def world_file(world: World, seed: int) -> Path:
     """Where the policy of an SFT seed lies, if it is committed."""
     own = source_of(world)
-    return committed_file(seed) if own.policies == "family" else COMMITTED / own.name / f"seed={seed}.safetensors"
+    return (
+        committed_file(Member(seed)) if own.policies == "family" else COMMITTED / own.name / f"seed={seed}.safetensors"
+    )
 
 
 def world_seeds(name: str, role: str) -> tuple[int, ...]:

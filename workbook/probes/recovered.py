@@ -57,7 +57,7 @@ CANCELLED = 1e-8  # share of its parts' squares below which a movement counts as
 class CreditRecovered:
     """What one step of a rule recovers of known credit.
 
-    scale: the rule's constant c.  tokens: a row per measured token with its six parts and change (nats per unit of
+    scale: the rule's constant k.  tokens: a row per measured token with its six parts and change (nats per unit of
     learning rate, of J = the mean over rollouts) and weight, the number of tokens of its class that it stands for.
     shares: as of `class_shares`.  update: signal, bias and noise as shares of the update's squared length in the
     weights' space; cosine of the update, and of its expectation given the visits, with the exact gradient, NaN where

@@ -9,10 +9,10 @@ In expectation over redrawn words and groups, given the visits, every token rule
 
     E u_c = s_c u*_c,              s_c = E[A | reward 1] - E[A | reward 0]
 
-since a reward of 0 or 1 is all that the rest of a rollout tells its advantage. With one constant c for the rule, that
+since a reward of 0 or 1 is all that the rest of a rollout tells its advantage. With one constant k for the rule, that
 of least squares, the push is
 
-    u_c = c u*_c [signal] + (s_c - c) u*_c [bias] + (u_c - s_c u*_c) [noise]
+    u_c = k u*_c [signal] + (s_c - k) u*_c [bias] + (u_c - s_c u*_c) [noise]
 
 so bias only weighs prompts unequally. (The reward is 0 or 1; of other rewards only the mean advantage would count.)
 
@@ -94,8 +94,8 @@ def split_pushes(
 ) -> PushParts:
     """Split pushes into signal, bias and noise.
 
-    gain (C,): s_c of each context's rule.  scale: the rule's constant c, by default that of least squares,
-    c = sum s_c |u*_c|^2 / sum |u*_c|^2, and 0 where there is no ideal push.
+    gain (C,): s_c of each context's rule.  scale: the rule's constant k, by default that of least squares,
+    k = sum s_c |u*_c|^2 / sum |u*_c|^2, and 0 where there is no ideal push.
     """
     if scale is None:
         weight = ideal.square().sum(1)

@@ -4,7 +4,7 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "views.charts": (
-        "curve_chart describe_parts fold intervals_chart parts_table reward_before_after road_map signal_noise_chart"
+        "curve_chart describe_parts fold intervals_chart parts_table reward_before_after signal_noise_chart"
     ),
     "views.explorer": "Explorer browse frozen",
     "views.heatmap": "TokenHeatmap",
@@ -13,6 +13,7 @@ _NAMES = {  # module: what it offers
     "views.live_study": "LiveStudy live_curve live_tables",
     "views.memory": "adapter_movement memory_bars",
     "views.monitor": "RunMonitor",
+    "views.path": "book_path meeting_paths_chart",
     "views.predicting": "calibration predict reveal",
     "views.style": "enable_charts",
     "views.tokens": "explained_chart token_strip",

@@ -177,13 +177,6 @@ CLASSES = ("all", "result", "style", "copy", "template", "eos", "token")
 LEAST_MOVED = 0.01  # of the largest rms change: classes that move less are left out
 MANY_ROWS = 40  # from which on bars are thinner
 LEAST_NUMBER = 0.08  # of the axis that a segment covers before its number fits
-ROADS = [  # part, what it is, where it is treated, its colour
-    ("signal", "credit that the\nstep delivers", "02 the theorem\n04 a known policy\n07 credit", PART_COLORS[0]),
-    ("noise", "chance of one\nbatch", "02 group size\n05 flips\n07 rollouts, prompts", PART_COLORS[4]),
-    ("bias", "weights, clips,\nlengths, sampler", "03 exchangeability\n09 drift", PART_COLORS[2]),
-    ("coupling", "pushes of other\ncontexts", "01 softmax\n05 prompts · 06 tokens\n08 mini-batches", "#dddddd"),
-]
-ROAD_END = "the same on language models: 10, 11 · your own runs: 12 · what to believe: 13 · the papers: 14"
 
 
 def parts_table(shares: pd.DataFrame) -> pd.DataFrame:
@@ -253,29 +246,4 @@ def describe_parts(table: pd.DataFrame, name: str | None = None) -> str:
     return typeset(
         f"{name.capitalize()}: {signal + coupled:.0%} signal ({coupled:.0%} by coupling), {bias:.0%} bias, "
         f"{noise + chance:.0%} noise ({chance:.0%} by coupling)."
-    )
-
-
-def road_map(width: int = WIDTH) -> alt.LayerChart:
-    """The book as four boxes: the parts of a step, and the chapters that treat each."""
-    table = pd.DataFrame(ROADS, columns=["part", "meaning", "chapters", "color"]).assign(place=range(len(ROADS)))
-    table = table.assign(ink=["white", "white", "white", "black"])
-    x = alt.X("place:O", axis=None, scale=alt.Scale(paddingInner=0.06, paddingOuter=0))
-    base = alt.Chart(table).encode(x=x)
-    color, ink = (alt.Color(f"{name}:N", scale=None) for name in ("color", "ink"))
-    boxes = base.mark_rect(cornerRadius=6).encode(y=alt.value(0), y2=alt.value(150), color=color)
-    look = {"align": "center", "baseline": "top", "lineBreak": "\n", "lineHeight": 16}
-    sizes = {"part": (10, 16, "bold"), "meaning": (36, 12, "normal"), "chapters": (88, 12, "normal")}
-    words = [
-        base.mark_text(**look, fontSize=size, fontWeight=weight).encode(y=alt.value(y), text=f"{name}:N", color=ink)
-        for name, (y, size, weight) in sizes.items()
-    ]
-    end = alt.Chart(pd.DataFrame({"text": [ROAD_END]})).mark_text(fontSize=12, color=NEUTRAL)
-    end = end.encode(x=alt.value(width / 2), y=alt.value(168), text="text:N")
-    described = "; ".join(f"{row.part}: chapters {row.chapters}".replace("\n", ", ") for row in table.itertuples())
-    return titled(
-        alt.layer(boxes, *words, end).properties(width=width, height=180).configure_view(strokeOpacity=0),
-        "What one step does to a token: signal + noise + bias + coupling",
-        "and the chapters that treat each",
-        described,
     )

@@ -10,7 +10,7 @@ _NAMES = {  # module: what it offers
     "topics.coupling.charts": (
         "agreement_by_movement agreement_by_movement_chart confidence_chart family_training training_chart"
     ),
-    "topics.coupling.explore": "check_first_step check_forecast explore_couplings live_mass live_push",
+    "topics.coupling.explore": "check_forecast explore_couplings live_mass live_push",
     "topics.coupling.probe": (
         "choose_tokens coupling_by_confidence followers gradient_products masked_update shared_token"
     ),

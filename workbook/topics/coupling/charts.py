@@ -168,9 +168,9 @@ def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HCon
         )
         for table, names, threshold, y_title, title in panels
     ]
-    return alt.hconcat(*drawn, spacing=14).resolve_scale(
-        **dict.fromkeys(("color", "strokeDash", "shape"), "independent")
-    )
+    ends = pd.concat(table[table["step"] == table["step"].max()] for table in (followers, agreement))
+    chart = alt.hconcat(*drawn, spacing=14).properties(description=f"At the end: {describe_rows(ends, 'series')}.")
+    return chart.resolve_scale(**dict.fromkeys(("color", "strokeDash", "shape"), "independent"))
 
 
 def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:

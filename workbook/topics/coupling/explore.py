@@ -141,28 +141,3 @@ def check_forecast(function) -> None:
     }
     praise = "Right: one row of the kernel, weighed by what every token of the group pushes with."
     grade(answer_of(function, kernel.clone(), pushes.clone(), lr), right, mistakes, praise, "token")
-
-
-def check_first_step(function) -> None:
-    """Check a function (gradient (D,), lr) -> change of the weights (D,) by Adam's first step of ascent, eps = 1e-8.
-
-    >>> check_first_step(lambda gradient, lr: lr * gradient)
-    Not quite: this is SGD's step; Adam divides by the square root of the mean square.
-    """
-    gradient, lr = torch.tensor([3.0, -2e-3, 1e-6, -40.0, 0.0], dtype=torch.float64), 0.01
-    weights = torch.zeros(5, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([weights], lr, maximize=True)
-    weights.grad = gradient.clone()
-    optimizer.step()
-    right = weights.detach()
-    by_norm = lr * gradient / gradient.norm()
-    uncorrected = lr * 0.1 * gradient / ((0.001 * gradient**2).sqrt() + 1e-8)
-    mistakes = {
-        "this is SGD's step; Adam divides by the square root of the mean square.": lr * gradient,
-        "the sign is turned around: the step goes up the gradient here.": -right,
-        "the learning rate is missing.": right / lr,
-        "the means start at zero and are divided by 1 - beta, which makes the first step whole.": uncorrected,
-        "Adam divides each weight's gradient by its own size, not by that of the whole gradient.": by_norm,
-    }
-    praise = "Right: every weight moves by lr, however large or small its gradient was."
-    grade(answer_of(function, gradient.clone(), lr), right, mistakes, praise, "weight")

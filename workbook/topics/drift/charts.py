@@ -1,7 +1,5 @@
 """Tables and charts of the studies of exchangeable weights, of units' numbers (`claims`) with 95 % t intervals."""
 
-import textwrap
-
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -16,7 +14,7 @@ from workbook.topics.drift.probe import two_word_share
 from workbook.topics.drift.study import COMPARED, CURVE_ARMS, CURVES, GROUP_SIZES, GROUPS
 from workbook.views.charts import curve_chart
 from workbook.views.figures import INTERVAL, clear_of_zero, forest, panels, series
-from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require
+from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows
 
 CURVE_OUTCOMES = {  # column: title of its panel, and of the axis
     "value": ("exact held-out value", "reward"),
@@ -29,9 +27,6 @@ MECHANISMS = {  # what is read at groups of eight, along PPO and GSPO
     "agreement, all": ("output layer agrees, all tokens", "share"),
     "gap": ("value of boosted − suppressed tokens", "reward"),
 }
-EXACT = 1e-5  # a residual below this is 0 up to float32
-REUSE_LABELS = {1: "1st step", 2: "2nd", 4: "4th", 8: "8th"}
-REUSE_COLORS = ["#c4c4c4", "#8c8c8c", ACCENT, "#222222"]  # later is darker; the 4th step is what was registered
 LOSS_OUTCOMES = ("every", "shared", "permuted", "silent", "changed")
 SCALES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M, chat"}
 
@@ -232,41 +227,3 @@ def loss_type_effects(scale: str = "bundled", reuse: int = 4, tables: Tables | N
     cases = [table["mean"].isna(), table["low"] > least, table["high"] < -least, within]
     words = ["too few units", "adds", "takes away", "no difference of interest"]
     return table.assign(verdict=np.select(cases, words, "undecided")).reset_index(drop=True)
-
-
-def loss_types_chart(levels: dict[str, pd.DataFrame]) -> alt.HConcatChart:
-    """Residual of every arm at each reuse, a panel per scale; {scale: table of `loss_type_levels`}.
-
-    Arms with the same numbers at every scale share a row. Hollow: 0 up to rounding. The axis is linear near 0 and
-    logarithmic above 0.01, the smallest effect of interest (dashed).
-    """
-    for table in levels.values():
-        require(table, ("arm", "kind", "reuse", *INTERVAL), "loss_types_chart")
-    tables = [table.pivot(index="arm", columns="reuse", values="mean") for table in levels.values()]
-    numbers = pd.concat(tables, axis=1).round(6).loc[next(iter(levels.values()))["arm"].drop_duplicates()]
-    alike: dict[tuple, list[str]] = {}
-    for arm, values in numbers.fillna(-1.0).iterrows():
-        alike.setdefault(tuple(values), []).append(arm)
-    names = {}  # the first arm of a row: its names in lines of some 50 letters, "; " between them, none broken
-    for arms in alike.values():
-        words = ", ".join(arm.replace("sequence, ", "sequence ").replace(" ", "\u00a0") for arm in arms)
-        names[arms[0]] = "; ".join(textwrap.wrap(words, 52, break_on_hyphens=False)).replace("\u00a0", " ")
-    x = alt.X("mean:Q", title="residual (0 cancels, 1 adds up)").axis(values=[0, 0.01, 0.03, 0.1, 0.3, 1], format="~g")
-    x = x.scale(type="symlog", constant=0.01, domain=[0, 1], clamp=True, nice=False)
-    row = alt.Y("loss:N", sort=list(names.values()), title=None)
-    row = row.axis(labelLimit=330, grid=True, labelExpr="split(datum.label, '; ')")
-    look = {"by": "step", "names": list(REUSE_LABELS.values()), "colors": REUSE_COLORS, "shapes": ["circle"] * 4}
-    look |= {"hollow": f"datum.mean < {EXACT}", "threshold": smallest_effect(), "width": 215, "height": alt.Step(6)}
-    charts = []
-    for scale, table in levels.items():
-        rows = table[table["arm"].isin(names)].dropna(subset="mean")
-        rows = rows.assign(step=rows["reuse"].map(REUSE_LABELS), loss=rows["arm"].map(names)).round(5)
-        rows = rows[["loss", "step", *INTERVAL, "units"]]
-        charts.append(forest(rows, row, x, labels=not charts, title=SCALES[scale], form=".4f", **look))
-    fourth = pd.concat([table.assign(scale=scale) for scale, table in levels.items()]).query("reuse == 4")
-    return panels(
-        charts,
-        "Residual on a token that all of a group shared, by step on the same rollouts",
-        "mean over units with 95 % t interval; hollow: 0 up to rounding; dashed: a hundredth of the push",
-        "At the 4th step: " + describe_rows(fourth[fourth["arm"].isin(names)].dropna(), "scale", "arm", form=".3f"),
-    ).resolve_scale(y="shared")

@@ -16,7 +16,8 @@ from workbook.views.explorer import log_slider, menu, power_slider, slider, swit
 from workbook.views.live_study import LiveStudy, live_tables
 from workbook.views.style import SERIES
 
-ROLES = ["first objective", "second objective", "the first, advantages permuted"]
+PERMUTED = ", permuted"  # what the name of a run without information ends with
+MEASURED = ", six policies"  # what the committed lines' names end with
 PALE = ["#c9bff0", "#b2dcaa", "#d6bdb9"]  # of the first three of SERIES
 EACH_ITS_OWN = "each its own"
 REWARDS = torch.tensor([1.0, 0.0, 0.0, 1.0])
@@ -45,10 +46,16 @@ def measure_curves(
     settings = {"batches": batches, "group_size": group_size, "lr": lr, "seed": SEED_CLASSES * seed}
     settings["epsilon"] = None if epsilon == EACH_ITS_OWN else float(epsilon)
     lines = []
-    for role, arm in zip(ROLES, (first, second, *((first,) if twin else ())), strict=False):
-        run = training_curves(policy, task, [arm], permuted=role == ROLES[2], **settings)
-        lines.append(run.melt(["arm", "batch"], list(CURVE_OUTCOMES), "outcome", "mean").assign(series=role))
+    for name in run_names(first, second, twin):
+        arm = name.removesuffix(PERMUTED)
+        run = training_curves(policy, task, [arm], permuted=name != arm, **settings)
+        lines.append(run.melt(["arm", "batch"], list(CURVE_OUTCOMES), "outcome", "mean").assign(series=name))
         yield {"curves": pd.concat(lines, ignore_index=True)}
+
+
+def run_names(first: str, second: str, twin: bool) -> list[str]:
+    """What is trained: the first objective, the second where it is another, and the first with permuted advantages."""
+    return list(dict.fromkeys([first, second, *([first + PERMUTED] if twin else [])]))
 
 
 def committed_curves(first: str, second: str, twin: bool, group_size: int) -> dict[str, pd.DataFrame]:
@@ -56,8 +63,8 @@ def committed_curves(first: str, second: str, twin: bool, group_size: int) -> di
     columns, parts = ["arm", "batch", "outcome", "mean", "series"], []
     with suppress(NotMeasured):
         curves = curves_of(CURVE_OUTCOMES, PAIRS if group_size == PAIRS[0] else GROUPS)
-        for role, arm in zip(ROLES, (first, second, *((f"{first}, permuted",) if twin else ())), strict=False):
-            parts.append(curves[curves["arm"] == arm].assign(series=f"{role}, six policies"))
+        for name in run_names(first, second, twin):
+            parts.append(curves[curves["arm"] == name].assign(series=name + MEASURED))
     return {"curves": pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)}
 
 
@@ -69,21 +76,20 @@ def live_curves(policy, task, batches: int = 4, group_size: int = 2) -> LiveStud
         subtitle = (
             "strong: trained now, on this policy; pale: means over six policies, at the study's rate and clip ranges"
         )
-        look = {"names": [*ROLES, *(f"{role}, six policies" for role in ROLES)], "colors": [*SERIES[:3], *PALE]}
+        runs = list(dict.fromkeys(name.removesuffix(MEASURED) for name in curves["series"]))
+        look = {"names": [*runs, *(name + MEASURED for name in runs)]}
+        look["colors"] = [*SERIES[: len(runs)], *PALE[: len(runs)]]
         return outcome_panels(curves, CURVE_OUTCOMES, "series", title, subtitle, spread=None, **look)
 
     def describe(curves) -> str:
-        ends = curves[curves["series"].isin(ROLES)]
-        ends = ends[ends["batch"] == ends["batch"].max()].pivot_table("mean", ["series", "arm"], "outcome", sort=False)
-        words = [
-            f"{role} ({arm}): value {row['value']:.3f}, tax {row['tax']:.4f} nats a word"
-            for (role, arm), row in ends.iterrows()
-        ]
+        ends = curves[~curves["series"].str.endswith(MEASURED)]
+        ends = ends[ends["batch"] == ends["batch"].max()].pivot_table("mean", "series", "outcome", sort=False)
+        words = [f"{name}: value {row['value']:.3f}, tax {row['tax']:.4f} nats a word" for name, row in ends.iterrows()]
         return "; ".join(words) + "."
 
     controls = {
-        "first": menu("GSPO", list(ARMS), ROLES[0]),
-        "second": menu("min-replace", list(ARMS), ROLES[1]),
+        "first": menu("GSPO", list(ARMS), "first objective"),
+        "second": menu("min-replace", list(ARMS), "second objective"),
         "twin": switch(False, "twin with permuted advantages"),
         "lr": log_slider(LR, -4, -2.5, "learning rate"),
         "epsilon": menu(EACH_ITS_OWN, [EACH_ITS_OWN, 0.003, 0.01, 0.03, 0.1, 0.2, 0.5], "clip range"),

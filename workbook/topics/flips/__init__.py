@@ -12,7 +12,7 @@ _NAMES = {  # module: what it offers
         "backbone_curves backbones_chart compute_flips describe_flips family_follows own_share own_share_chart"
     ),
     "topics.flips.claims": "contrasts predicted_follows",
-    "topics.flips.explore": ("check_balance check_shares check_words live_flips live_net"),
+    "topics.flips.explore": "check_shares check_words live_flips",
     "topics.flips.probe": "cancellation_index column_shares flip_distance flip_shares predicts token_flips",
     "topics.flips.study": "pushing_prompts",
 }

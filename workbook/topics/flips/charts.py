@@ -15,7 +15,6 @@ from workbook.statistics import unit_curve
 from workbook.studies.record import FAMILY, NotMeasured, Tables
 from workbook.studies.registration import MIN_UNITS
 from workbook.theory.coupling import NEARLY_CERTAIN
-from workbook.topics.flips.claims import contrasts
 from workbook.topics.flips.probe import COLUMNS, EPS, EPSILONS
 from workbook.views.charts import curve_chart
 from workbook.views.live_study import NOW
@@ -28,7 +27,6 @@ LESS_AND_LESS = "The more prompts push, the less a token follows its own rollout
 OUTGROWN = "What other prompts do outgrows the own prompt's push"
 SAYS_NOTHING = (0.5, "the sign says nothing")
 THE_FAMILY = "the family"
-KEPT = {"less than half": 0.5, "less": 1.0}  # what shared tokens are asked to keep of what specific ones get
 CLASSES = ("result", "style")  # the words of the bundled task that are not forced
 CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}  # from the bar's foot upwards
 BACKBONES = {"family": "bundled family", "smollm2_plain": "SmolLM2-135M", "gemma3_plain": "Gemma 3 270M"}  # by scale
@@ -80,15 +78,6 @@ def own_share_chart(curve: pd.DataFrame) -> alt.LayerChart:
 
 
 # --- H5 on the family
-
-
-def family_net(identity: str = "sign-shared", asked: str = "less than half", matched: bool = False) -> pd.DataFrame:
-    """H5's contrast on the family, for one way of sharing words: prompts, mean, low, high, units.
-
-    asked: of KEPT.  matched: shared tokens weigh as specific ones do over bands of confidence.
-    """
-    rows = FAMILY["dose/net"].query("identity == @identity")
-    return unit_curve(contrasts(rows, KEPT[asked], matched), "prompts", "contrast").assign(series=THE_FAMILY)
 
 
 # --- backbones

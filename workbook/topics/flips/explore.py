@@ -1,22 +1,19 @@
 """Explorers, live studies and exercises of chapters 05, 10 and 14: the policy in hand beside committed curves."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from workbook.probes.blocks import Blocks
-from workbook.probes.dose import IDENTITIES, dose_blocks, net_curve
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
 from workbook.rollouts.sample import sample_rollouts
 from workbook.topics.flips import charts
-from workbook.topics.flips.claims import contrasts
 from workbook.topics.flips.probe import EPS, EPSILONS, column_shares, token_flips
-from workbook.topics.flips.study import ADVANTAGES, doses_of, pushing_prompts, with_signs
+from workbook.topics.flips.study import ADVANTAGES, pushing_prompts, with_signs
 from workbook.topics.grading import answer_of, grade
-from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
-from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables
+from workbook.views.explorer import log_slider, menu, power_slider, slider
+from workbook.views.live_study import NOW, LiveStudy, live_tables
 
 NEW_TOKENS = 48  # at most, of the bundled task
 
@@ -32,48 +29,6 @@ def _sampling(prompts: int, most: int, label: str) -> dict:
         "signs": menu("by reward", list(ADVANTAGES), "advantages"),
         "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
     }
-
-
-def live_blocks(policy, task, prompts=16, group_size=8, signs="by reward", seed=0) -> Blocks:
-    """A small step for each rollout of some prompts that push, `prompts` of them at most; signs: of ADVANTAGES."""
-    rollouts = pushing_prompts(sample_rollouts(policy, task, prompts + 4, group_size, seed), prompts)
-    return dose_blocks(policy, with_signs(rollouts, signs, seed), rollouts.group_ids.unique().numel(), 1)
-
-
-def measure_net(
-    policy, task, identity="sign-shared", asked="less than half", matched=False, **sampled
-) -> Iterator[tuple]:
-    """What shared tokens keep of specific ones' net change, by prompts per step: (prompts, NOW, contrast).
-
-    identity: how words are shared.  asked, matched: as in `family_net`.
-    """
-    blocks = live_blocks(policy, task, **sampled)
-    net = net_curve(blocks, doses_of(blocks)).assign(seed=0)
-    rows = contrasts(net[net["identity"] == identity], charts.KEPT[asked], matched)
-    for row in rows.sort_values("prompts").itertuples():
-        yield row.prompts, NOW, row.contrast
-
-
-def live_net(policy, task, prompts: int = 16) -> LiveStudy:
-    """How words are shared, what is asked of them, and whose signs push, in small steps on a copy of a policy."""
-    shown = [name for name in IDENTITIES if name != "position-shared"]  # of which too few tokens are unsure
-    controls = {
-        "identity": menu("sign-shared", shown, "words are"),
-        "asked": menu("less than half", list(charts.KEPT), "shared tokens keep"),
-        "matched": switch(False, "at equal confidence"),
-        **_sampling(prompts, 32, "prompts at most"),
-    }
-    return live_curve(
-        *(measure_net, charts.family_net, controls, policy, task),
-        x="prompts",
-        x_title=charts.PROMPTS,
-        y_title="shared minus asked share of specific",
-        title="What shared tokens keep of what specific ones get",
-        subtitle="(net of shared − asked share of specific) / mean |change|; below 0: they keep less; band: 95 % t",
-        paper=charts.PAPER,
-        reference=[0.0],
-        scale={"domain": [-0.5, 0.75], "clamp": True},
-    )
 
 
 def measure_flips(
@@ -102,8 +57,6 @@ def live_flips(policy, task, prompts: int = 16) -> LiveStudy:
 
 DLOGP = torch.tensor([0.20, -0.05, 0.004, 0.03, -0.30, 0.010, -0.002, -0.08])
 ADVANTAGE = torch.tensor([1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 0.0])
-TOKENS = torch.tensor([7, 7, 4, 7, 4, 9])
-PUSHES = torch.tensor([1.5, -0.5, 1.5, -0.5, -0.5, -0.5])
 PIECES = ("The", "re", "fore", " the", " answ", "er", " is", " 1", "2", ".")
 WORDS = torch.tensor([0, 0, 0, 1, 2, 2, 3, 4, 4, 5])
 
@@ -131,22 +84,6 @@ def check_shares(function: Callable) -> None:
         ),
     }
     grade(got, right, mistakes, "Right: and a token that moved by exactly eps counts as stable.", "sign and change")
-
-
-def check_balance(function: Callable) -> None:
-    """Check a function (tokens (N,), advantages (N,)) of one group -> balance of signs on each token (N,).
-
-    >>> check_balance(lambda tokens, advantages: advantages.sign())
-    Not quite: this is the sign of the token's own rollout; add up all occurrences of the token.
-    """
-    same = TOKENS[:, None] == TOKENS
-    net = (same * PUSHES).sum(1)
-    mistakes = {
-        "this is the sign of the token's own rollout; add up all occurrences of the token.": PUSHES.sign(),
-        "this is the sum; divide it by the sum of the sizes.": net,
-    }
-    praise = "Right: 1 where all occurrences pull up, -1 where all pull down, near 0 where they cancel."
-    grade(answer_of(function, TOKENS, PUSHES), net / (same * PUSHES.abs()).sum(1), mistakes, praise, "token")
 
 
 def check_words(function: Callable) -> None:

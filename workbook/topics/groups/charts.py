@@ -11,7 +11,7 @@ from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, diverging,
 COLORS = [SERIES[2], NEUTRAL, SERIES[3]]  # style, template, result
 DASHES = [[6, 3], [2, 2], [1, 0]]
 LABELS = {word: f"{word} · {name}" for name in CLASSES for word in WORDS[name]}
-EXAMPLES = {name: WORDS[name][0] for name in CLASSES}  # so, is, 7
+EXAMPLES = {name: WORDS[name][0] for name in CLASSES}  # so, is, 9
 WORD_AXIS = alt.Y("word:N", sort=list(LABELS), title=None).axis(labelExpr=f"{LABELS}[datum.label]")
 
 
@@ -48,7 +48,7 @@ def gradients_meet_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 
 def growing_chart(net: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame) -> alt.HConcatChart:
-    """Left the net push so far on every word, right its way there on `so`, `is` and `7`; tables of compute_growing."""
+    """Left the net push so far on every word, right its way there on `so`, `is` and `9`; tables of compute_growing."""
     reach = {"domain": [-0.8, 0.8], "clamp": True, "nice": False}
     ticks = {"title": "net push so far ÷ G", "values": [-0.6, -0.3, 0, 0.3, 0.6]}
     look = {"number": "+.3f", "form": "+.3f", "shown": ["class"], "width": 280, "height": 230}
@@ -79,7 +79,7 @@ def growing_chart(net: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame)
         [pushes, layers.properties(width=340, height=230)],
         "Net push on each word while rollouts are added",
         "left: every word, so far; right: the way there, with the sign of each rollout's advantage above",
-        "Bars: net push on each word of the three softmaxes. Lines: the same after each rollout, for so, is and 7.",
+        "Bars: net push on each word of the three softmaxes. Lines: the same after each rollout, for so, is and 9.",
     )
 
 

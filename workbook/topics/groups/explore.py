@@ -20,7 +20,7 @@ def explore_gradients_meet() -> Explorer:
     def describe(table) -> str:
         shared, a, b = table[table["source"] == "net"].set_index("token")["push"].loc[PUSHED] + 0.0
         still = "stands still" if abs(shared) < 1e-9 else f"moves by {shared:+.2f}"
-        return f"The shared token {still}; “7” moves by {a:+.2f}, “4” by {b:+.2f}."
+        return f"The shared token {still}; “9” moves by {a:+.2f}, “8” by {b:+.2f}."
 
     controls = {
         "advantage_a": slider(1.0, -1.0, 1.0, 0.05, "advantage of A"),
@@ -49,7 +49,7 @@ def explore_growing() -> Explorer:
         "so_far": slider(8, 0, 32, 1, "rollouts added"),
         "group_size": menu(8, [2, 4, 8, 16, 32], "group size G"),
         "estimator": menu("grpo", COMPARED, "estimator"),
-        "p_right": slider(0.5, 0.05, 0.95, 0.05, "probability of “7”"),
+        "p_right": slider(0.5, 0.05, 0.95, 0.05, "probability of “9”"),
         "draw": slider(0, 0, 50, 1, "random draw"),
     }
     return Explorer(compute_growing, charts.growing_chart, controls, describe)

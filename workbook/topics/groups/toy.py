@@ -1,10 +1,10 @@
 """Toy rollouts of three words each, and what their advantages push: the model of chapter 02.
 
-A rollout is an opening, a verb and a result, as in `so is 7`. Each word is drawn from a softmax of its own:
+A rollout is an opening, a verb and a result, as in `so is 9`. Each word is drawn from a softmax of its own:
 
     style      so, then, thus, ...: free choice, no influence on the reward, probabilities in proportion to 1, 1/2, 1/3
     template   is, rarely `makes`: nearly always the same, no influence on the reward
-    result     7 is right and pays a reward of 1; 4 and 1 are wrong
+    result     9 is right and pays a reward of 1; 8 and 1 are wrong
 
 The net push of a group on the logits of one of these softmaxes is sum_i A_i (e_i - p), its exact gradient.
 N groups, G rollouts in each, V words in a softmax.
@@ -24,13 +24,13 @@ from workbook.theory.choices import check_choice, check_range
 WORDS = {
     "style": ("so", "then", "thus", "hence", "now", "well"),
     "template": ("is", "makes"),
-    "result": ("7", "4", "1"),
+    "result": ("9", "8", "1"),
 }
 CLASSES = list(WORDS)
 COMPARED = ["grpo", "dr_grpo", "rloo", "reinforce", "positive_only"]
 SIGN_RULES = ["by reward", "shuffled", "all positive"]
 PROMPTS = 4  # levels of difficulty that the groups of a batch go through
-PUSHED = ["“so”, in A and in B", "“7”, in A only", "“4”, in B only"]  # of two rollouts, A `so 7` and B `so 4`
+PUSHED = ["“so”, in A and in B", "“9”, in A only", "“8”, in B only"]  # of two rollouts, A `so 9` and B `so 8`
 SOURCES = ["from A", "from B", "net"]
 
 
@@ -163,7 +163,7 @@ def assign_signs(advantages: Float[np.ndarray, "N G"], signs: str, seed: int = 0
 def compute_gradients_meet(advantage_a: float = 1.0, advantage_b: float = -1.0, p_shared: float = 0.5) -> pd.DataFrame:
     """Pushes of two rollouts on their shared token and on each one's own: columns token, source (SOURCES), push.
 
-    p_shared: probability of the shared token; `7` and `4` have 0.4 each.
+    p_shared: probability of the shared token; `9` and `8` have 0.4 each.
     """
     check_range(0, 1, closed=False, p_shared=p_shared)
     advantages = [advantage_a, advantage_b]
@@ -210,7 +210,7 @@ def train_policy(
     """Train `copies` independent policies, one fresh group a step each: logits += lr * net push / G.
 
     Columns step, copy, template (probability of `is`), style (entropy of the opening, nats), result (probability of
-    `7`). reinforce takes the mean reward of all copies.
+    `9`). reinforce takes the mean reward of all copies.
     """
     rng, rows = np.random.default_rng(seed), []
     logits = {name: np.log(p) for name, p in make_policy(copies).items()}

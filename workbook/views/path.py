@@ -1,0 +1,121 @@
+"""Drawings of paths: the book's, with the place where a reader stands, and a prompt's rollouts, where they meet."""
+
+import altair as alt
+import pandas as pd
+
+from workbook.views.charts import PART_COLORS
+from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, finish, require
+
+PARTS = {  # of a step, and their colours
+    "signal": PART_COLORS[0],
+    "noise": PART_COLORS[4],
+    "bias": PART_COLORS[2],
+    "coupling": "#9a9a9a",
+    "the whole": "#ffffff",
+}
+STATIONS = {  # chapter: what it does with the prompt, and the part of a step that it treats most
+    "00": ("its\npush", "the whole"),
+    "01": ("its\ncoupling", "coupling"),
+    "02": ("its\ngroup", "signal"),
+    "03": ("its\nweights", "bias"),
+    "04": ("its\npolicy", "signal"),
+    "05": ("its\nchange", "noise"),
+    "06": ("who\nmoves it", "coupling"),
+    "07": ("its\nvalue", "signal"),
+    "08": ("its mini-\nbatch", "coupling"),
+    "09": ("its\nlosses", "bias"),
+    "10": ("a real\nmodel", "the whole"),
+    "11": ("one\nGPU", "the whole"),
+    "12": ("your\nrun", "the whole"),
+    "13": ("what to\ndo", "the whole"),
+    "14": ("the\npapers", "the whole"),
+}
+WIDTH, HEIGHT = 700, 132
+RISE = 18  # pixels from the middle to a station
+
+
+def book_path(here: str | None = None) -> alt.LayerChart:
+    """The chapters as stations of a path, coloured by the part of a step that they treat; here: where the reader is.
+
+    Raises ValueError for a chapter that there is not.
+    """
+    if here is not None and here not in STATIONS:
+        raise ValueError(f"here={here!r} is no chapter; there are {', '.join(STATIONS)}.")
+    table = pd.DataFrame([(chapter, *look) for chapter, look in STATIONS.items()], columns=["chapter", "does", "part"])
+    is_here = table["chapter"] == here
+    table["place"], table["y"] = range(len(table)), [RISE if place % 2 else -RISE for place in range(len(table))]
+    table["size"], table["edge"] = is_here.map({True: 700, False: 330}), is_here.map({True: NEGATIVE, False: NEUTRAL})
+    table["ink"] = table["part"].isin(["coupling", "the whole"]).map({True: "black", False: "white"})
+    x = alt.X("place:Q", axis=None, scale=alt.Scale(domain=[-0.6, len(table) - 0.4], nice=False))
+    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-HEIGHT / 2, HEIGHT / 2], nice=False))
+    base = alt.Chart(table).encode(x=x, y=y)
+    way = base.mark_line(interpolate="monotone", color="#c8c8c8", strokeWidth=6)
+    legend = alt.Legend(title=None, orient="bottom", symbolType="circle", symbolStrokeColor=NEUTRAL)
+    dots = base.mark_circle(opacity=1, strokeWidth=3).encode(
+        size=alt.Size("size:Q", scale=None),
+        color=alt.Color("part:N", scale=alt.Scale(domain=[*PARTS], range=[*PARTS.values()]), legend=legend),
+        stroke=alt.Stroke("edge:N", scale=None),
+    )
+    numbers = base.mark_text(fontSize=12, fontWeight="bold").encode(
+        text="chapter:N", color=alt.Color("ink:N", scale=None)
+    )
+    words = [
+        base.transform_filter(f"datum.y {side} 0")
+        .mark_text(lineBreak="\n", lineHeight=13, fontSize=12, color="black", baseline="middle", dy=shift)
+        .encode(text="does:N")
+        for side, shift in ((">", -38), ("<", 26))
+    ]
+    stands = f"You are here: {here}, {STATIONS[here][0]}" if here else "The way through the book"
+    return finish(
+        alt.layer(way, dots, numbers, *words).configure_view(strokeOpacity=0),
+        stands.replace("-\n", "-").replace("\n", " "),
+        "what each chapter does with 5 - 6 + 3 =, and which part of a step it is about",
+        "; ".join(f"{name}: {', '.join(table.loc[table['part'] == name, 'chapter'])}" for name in PARTS),
+        width=WIDTH,
+        height=HEIGHT,
+    )
+
+
+def meeting_paths_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Rollouts as paths over states; in each state the mean reward of all that pass it.
+
+    table: columns rollout, step, value (the state at that step) and reward. An edge is as wide as rollouts take it.
+    """
+    require(table, ["rollout", "step", "value", "reward"], "meeting_paths_chart")
+    after = table.assign(step=table["step"] - 1)[["rollout", "step", "value"]]
+    moves = table.merge(after, on=["rollout", "step"], suffixes=("", "_next"))
+    edges = moves.groupby(["step", "value", "value_next"]).size().rename("rollouts").reset_index()
+    edges["next"] = edges["step"] + 1
+    states = table.groupby(["step", "value"])["reward"].agg(["mean", "size"]).reset_index()
+    axis = alt.Axis(values=sorted(map(int, table["step"].unique())), format="d", grid=False)
+    x = alt.X("step:Q", title="steps done", axis=axis, scale=alt.Scale(padding=30, nice=False))
+    axis = alt.Axis(values=list(range(10)), format="d")
+    y = alt.Y("value:Q", title="running value", axis=axis, scale=alt.Scale(domain=[-0.7, 9.7], nice=False))
+    ways = (
+        alt.Chart(edges)
+        .mark_rule(color=NEUTRAL, opacity=0.6)
+        .encode(
+            x=x,
+            y=y,
+            x2="next:Q",
+            y2="value_next:Q",
+            strokeWidth=alt.StrokeWidth("rollouts:Q", scale=alt.Scale(range=[1, 10]), title="rollouts"),
+        )
+    )
+    here = alt.Chart(states).encode(x=x, y=y, tooltip=["step", "value", alt.Tooltip("mean:Q", format=".2f"), "size"])
+    fill = alt.Color(
+        "mean:Q", scale=alt.Scale(range=["white", POSITIVE], domain=[0, 1], interpolate="rgb"), legend=None
+    )
+    dots = here.mark_circle(size=700, opacity=1, stroke="black").encode(color=fill)
+    means = here.mark_text(fontSize=12).encode(
+        text=alt.Text("mean:Q", format=".2f"),
+        color=alt.condition("datum.mean > 0.6", alt.value("white"), alt.value("black")),
+    )
+    said = "; ".join(f"step {row.step}, value {row.value}: {row.mean:.2f} of {row.size}" for row in states.itertuples())
+    return finish(
+        alt.layer(ways, dots, means),
+        "Where paths meet, their rewards say what the state is worth",
+        "each circle: a state, with the mean reward of all rollouts that pass it",
+        said,
+        height=330,
+    )
