@@ -15,29 +15,37 @@ PLAIN = {  # outcome: the word that a story has for it, and the word's colour
     "inconclusive": ("open", GREY),
     "not testable here": ("cannot be tested here", GREY),
 }
-LINE = (
-    '<details><summary><b style="background: {color}; color: white; padding: 0 0.4em; border-radius: 0.3em">{word}</b> '
-    "{sentence}</summary><p>{row}</p></details>"
-)
+BADGE = '<b style="background: {}; color: white; padding: 0 0.4em; border-radius: 0.3em">{}</b>'
+
+
+def plain_outcome(outcome: str) -> tuple[str, str]:
+    """A story's word for an outcome of the ledger, and the word's colour."""
+    return PLAIN.get(outcome, (outcome, GREY))
+
+
+def outcome_badge(outcome: str) -> str:
+    """The word on its colour, as HTML."""
+    word, color = plain_outcome(outcome)
+    return BADGE.format(color, word)
 
 
 class ClaimLines:
     """Sentences that state claims, each with the outcome of its row of the ledger."""
 
-    def __init__(self, sentences: Mapping[str, str]):
-        if unknown := [key for key in sentences if key not in registered()]:
+    def __init__(self, sentences: Mapping[str, str], scale: str):
+        known = registered(scale)
+        if unknown := [key for key in sentences if key not in known]:
             raise ValueError(f"key={unknown[0]!r} is no registered row of the ledger; `workbook claims` lists them.")
-        rows = {key: registered()[key] for key in sentences}
-        looks = {key: PLAIN.get(row.outcome, (row.outcome, GREY)) for key, row in rows.items()}
-        self.lines = [(*looks[key], sentences[key], rows[key]) for key in sentences]
+        self.lines = [(text, known[key]) for key, text in sentences.items()]
 
     def __repr__(self) -> str:
-        return "\n".join(f"{word}: {text} ({_row(row)})" for word, _, text, row in self.lines)
+        return "\n".join(f"{plain_outcome(row.outcome)[0]}: {text} ({_row(row)})" for text, row in self.lines)
 
     def _repr_html_(self) -> str:
         return "".join(
-            LINE.format(color=color, word=word, sentence=html.escape(text, quote=False), row=html.escape(_row(row)))
-            for word, color, text, row in self.lines
+            f"<details><summary>{outcome_badge(row.outcome)} {html.escape(text, quote=False)}</summary>"
+            f"<p>{html.escape(_row(row))}</p></details>"
+            for text, row in self.lines
         )
 
 
@@ -46,10 +54,12 @@ def _row(row) -> str:
     return f"{row.key}, {row.outcome}: {row.measured.rstrip('.')}: {number}; {row.units} units"
 
 
-def show_claims(sentences: Mapping[str, str]) -> ClaimLines:
+def show_claims(sentences: Mapping[str, str], scale: str = "family") -> ClaimLines:
     """Show sentences, each of which states the claim of a row {key: sentence}, and whether it holds; a click opens it.
+
+    scale: of the rows, such as "world:third".
 
     >>> show_claims({"H3": "Identical unsure tokens move together."})  # doctest: +ELLIPSIS
     holds: Identical unsure tokens move together. (H3, supported: one token pushes: ...
     """
-    return ClaimLines(sentences)
+    return ClaimLines(sentences, scale)

@@ -33,7 +33,10 @@ def check_hypothesis(measure: Callable[..., float], mine: Mapping | None) -> Non
                 float(measure(**mine["larger"], seed=seed)) - float(measure(**mine["smaller"], seed=seed))
                 for seed in range(mine["pairs"])
             ]
-        except (ValueError, TypeError) as error:
+        except LookupError as value:
+            print(f"Not quite: your function has no case for {value}; read which it has.")
+            return
+        except (ValueError, TypeError, ArithmeticError) as error:
             print(f"Not quite: {error}")
             return
         print(f"{len(gaps)} pairs, larger minus smaller: {_said(gaps)}")
