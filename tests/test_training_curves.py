@@ -1,10 +1,12 @@
 """Curves over training, shares by backbone and the live gaps: numbers by hand, small runs, and what is refused."""
 
+import json
+
 import pytest
 import torch
 
 from workbook.topics.drift.charts import CURVE_OUTCOMES
-from workbook.topics.drift.explore import ROLES, live_curves
+from workbook.topics.drift.explore import MEASURED, live_curves, run_names
 from workbook.topics.drift.study import StepReadings, training_curves
 
 
@@ -35,9 +37,11 @@ def test_two_objectives_live_over_the_measured_curves(policy, task):
     study = live_curves(policy, task, batches=1, group_size=8)
     study.set(twin=True)
     study.run().wait()
-    live = study.tables["curves"].query("series in @ROLES")
-    assert live["series"].unique().tolist() == ROLES
+    names = run_names("GSPO", "min-replace", twin=True)
+    live = study.tables["curves"].query("series in @names")
+    assert live["series"].unique().tolist() == names
     assert len(live) == 3 * 2 * len(CURVE_OUTCOMES)
     assert "min-replace: value 0." in study.sentence.value
-    assert f"{ROLES[2]}, six policies" in set(study.tables["curves"]["series"])
+    assert names[2] + MEASURED in set(study.tables["curves"]["series"])
+    assert '"domain": ["GSPO' not in json.dumps(study.chart.spec), "a run that is chosen later is drawn as well"
     study.close()

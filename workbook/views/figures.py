@@ -265,18 +265,21 @@ def _colored(base, table, by, color, offset, shape=True, names=None, colors=SERI
     if by is None:
         base = base.encode(color=alt.value(ACCENT) if color is None else color)
         return base, base
-    names = table[by].drop_duplicates().tolist() if names is None else list(names)
-    legend = _legend(legend)
+    names = (
+        table[by].drop_duplicates().tolist() if names is None else list(names)
+    )  # (): those that the data come to have
+    known, order, legend = {"domain": names} if names else {}, names or None, _legend(legend)
     if offset:
-        base = base.encode(offset(f"{by}:N", sort=names).scale(domain=names))
+        base = base.encode(offset(f"{by}:N", sort=order).scale(**known))
     if color is None:
-        ends = [colors[k % len(colors)] for k in range(len(names))]
-        color = alt.Color(f"{by}:N", sort=names, legend=legend).scale(domain=names, range=ends)
+        ends = [colors[k % len(colors)] for k in range(len(names) or len(colors))]
+        color = alt.Color(f"{by}:N", sort=order, legend=legend).scale(**known, range=ends)
     base = base.encode(color=color)
     if not shape:
         return base, base
-    scale = alt.Scale(domain=names) if shapes is None else alt.Scale(domain=names, range=shapes)
-    return base, base.encode(shape=alt.Shape(f"{by}:N", sort=names, legend=legend, scale=scale))
+    scale = alt.Scale(**known) if shapes is None else alt.Scale(**known, range=shapes)
+    legend = legend if names else None  # two legends are one only where both list the same names
+    return base, base.encode(shape=alt.Shape(f"{by}:N", sort=order, legend=legend, scale=scale))
 
 
 def _reference(zero: bool, threshold: float | None, axis: str) -> list[alt.Chart]:

@@ -14,11 +14,9 @@ from workbook.topics.drift.study import ARMS, GROUPS, LR, PAIRS, training_curves
 from workbook.topics.grading import answer_of, grade
 from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
 from workbook.views.live_study import LiveStudy, live_tables
-from workbook.views.style import SERIES
 
 PERMUTED = ", permuted"  # what the name of a run without information ends with
 MEASURED = ", six policies"  # what the committed lines' names end with
-PALE = ["#c9bff0", "#b2dcaa", "#d6bdb9"]  # of the first three of SERIES
 EACH_ITS_OWN = "each its own"
 REWARDS = torch.tensor([1.0, 0.0, 0.0, 1.0])
 
@@ -73,13 +71,9 @@ def live_curves(policy, task, batches: int = 4, group_size: int = 2) -> LiveStud
 
     def chart(curves):
         title = "Two objectives along training"
-        subtitle = (
-            "strong: trained now, on this policy; pale: means over six policies, at the study's rate and clip ranges"
-        )
-        runs = list(dict.fromkeys(name.removesuffix(MEASURED) for name in curves["series"]))
-        look = {"names": [*runs, *(name + MEASURED for name in runs)]}
-        look["colors"] = [*SERIES[: len(runs)], *PALE[: len(runs)]]
-        return outcome_panels(curves, CURVE_OUTCOMES, "series", title, subtitle, spread=None, **look)
+        subtitle = "trained now, on this policy, beside means over six policies at the study's rate and clip ranges"
+        look = {"names": (), "spread": None, "legend": {"columns": 3}}  # names: of whichever objectives are chosen
+        return outcome_panels(curves, CURVE_OUTCOMES, "series", title, subtitle, **look)
 
     def describe(curves) -> str:
         ends = curves[~curves["series"].str.endswith(MEASURED)]
