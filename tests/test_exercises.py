@@ -18,15 +18,16 @@ from workbook.book.chapters import find_chapters
 
 LABEL = re.compile(r"^\*\*Exercise", re.MULTILINE)
 FORM = re.compile(
-    r"^\*\*Exercise (?P<number>\d+)\*\* \((?P<interpret>interpret, )?(?:easy|medium|hard), "
+    r"^\*\*Exercise (?P<number>\d+)\*\* \((?P<kind>interpret, |open, )?(?:easy|medium|hard), "
     r"importance [1-5] of 5, \d+ minutes?\)\. \S",
     re.MULTILINE,
 )
 FOLDED = re.compile(r"<details><summary>(Hint|Solution)</summary>\n\n(.+?)\n\n</details>", re.DOTALL)
 CODE = re.compile(r"```python\n(.+?)\n```", re.DOTALL)
-UNSOLVED, SOLVED = "Not answered yet", re.compile(r"(?:\w+: r|R)ight\b")
+UNSOLVED, SOLVED = "Not answered yet", re.compile(r"(?:\w+: r|R)ight\b|\d+ pairs, ")
+OPEN = re.compile(r"check_hypothesis\((\w+), ")  # tried on a stand-in with the same settings: the chapter is not run
 FEWEST = 2  # a chapter
-INTERPRETED = 1 / 3  # of all exercises ask to interpret, to design a control, or to find a flaw
+INTERPRETED = 1 / 3  # of all exercises ask to interpret, to design a control, to find a flaw, or for a hypothesis
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Exercise:
         """Imports, the cell as it stands, the solution, and the cell's check once more."""
         solution = "\n".join(CODE.findall(self.folded.get("Solution", "")))
         checks = [ast.unparse(one) for one in ast.parse(self.cell).body if isinstance(one, ast.Expr)]
-        return "\n".join([self.imports, self.cell, "print('SOLVED')", solution, checks[-1]])
+        check = OPEN.sub(r"check_hypothesis(__import__('functools').wraps(\1)(lambda **settings: 0.0), ", checks[-1])
+        return "\n".join([self.imports, self.cell, "print('SOLVED')", solution, check])
 
 
 def code_of(cell: dict) -> str:
@@ -101,7 +103,7 @@ def test_a_chapter_has_exercises_in_order(name):
 
 def test_a_third_ask_for_more_than_a_formula():
     forms = [FORM.search(one.text) for own in EXERCISES.values() for one in own]
-    asked = [bool(form and form["interpret"]) for form in forms]
+    asked = [bool(form and form["kind"]) for form in forms]
     assert sum(asked) >= INTERPRETED * len(asked), f"{sum(asked)} of {len(asked)}"
 
 
