@@ -17,6 +17,7 @@ from workbook.book.back_matter import glossary, read_list
 from workbook.book.chapters import ROOT, find_chapters
 from workbook.book.outcomes import Finding, decisions_text, findings_markdown, read_findings, write_readme
 from workbook.claims import registered
+from workbook.claims.sentences import plain_outcome
 from workbook.training import CancellationConfig
 
 TERMS = {term.term: term for term in glossary()}
@@ -113,7 +114,11 @@ def test_a_card_says_what_is_shown_what_differs_and_the_outcomes():
     card = outcomes.show_figure("Curves of D")
     assert all(registered()[key].outcome in repr(card) for key in FIGURES["Curves of D"].keys)
     assert 'href="09_drift_fixing.ipynb"' in card._repr_html_()
-    assert outcomes.gallery_table().loc["Fig. 1 of H", "outcome"] == registered()["H1"].outcome
+    table = outcomes.gallery_table()["outcome"]
+    assert table["Fig. 1 of H"] == plain_outcome(registered()["H1"].outcome)[0]
+    assert f">{table['Fig. 1 of H']}</b>" in outcomes.show_figure("Fig. 1 of H")._repr_html_()
+    assert table["Table 3 of D"] == "no counterpart"
+    assert "ledger" not in outcomes.show_figure("Table 3 of D")._repr_html_(), "no rows, no heading for them"
     hostile = SimpleNamespace(**vars(FIGURES["Fig. 1 of H"]) | {"shows": "<script>"})
     assert "<script>" not in outcomes.FigureCard(hostile)._repr_html_()
     with pytest.raises(ValueError, match=r"figure='H 5' is not in the gallery; there are Fig. 1 of H, Fig. 2"):

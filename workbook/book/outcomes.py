@@ -21,6 +21,7 @@ from IPython.display import Markdown
 
 from workbook.claims.inference import NOT_MEASURED
 from workbook.claims.ledger import format_effect, kept_ledger, predictions, registered
+from workbook.claims.sentences import outcome_badge, plain_outcome
 from workbook.places import data_path
 from workbook.statistics import unit_curve
 from workbook.studies.record import load_measured
@@ -158,6 +159,7 @@ def undecided() -> pd.DataFrame:
     open_ = [row for row in rows if row.outcome in ("inconclusive", "not testable here", "not comparable")]
     names = ["claim", "statement", "outcome", "mean", "low", "high", "smallest_effect", "detectable", "units"]
     table = pd.DataFrame([[getattr(row, name) for name in names] for row in open_], columns=names)
+    table["claim"] = [f"{row.claim} {row.words}" for row in open_]
     needed = np.ceil(table["units"] * (table["detectable"] / table["smallest_effect"]) ** 2)
     return table.assign(**{"units needed": needed.where(table["outcome"] == "inconclusive")})
 
@@ -185,7 +187,7 @@ READING = "[reading] "
 def figures() -> dict[str, SimpleNamespace]:
     """Read the records of data/book/figures.yaml, whose first lines say what the fields are, by their names."""
     records = yaml.safe_load(data_path("book", "figures.yaml").read_text(encoding="utf-8"))
-    given = {"live": [], "measured": [], "knobs": [], "reading": False}
+    given = {"live": [], "measured": [], "controls": [], "keys": [], "reading": False}
     return {record["figure"]: SimpleNamespace(**given | record) for record in records}
 
 
@@ -197,13 +199,13 @@ class FigureCard:
         self.outcomes = [registered()[key] for key in figure.keys]
         shows = READING * figure.reading + figure.shows
         self.lines = {f"Paper {figure.figure[-1]}, {figure.names}": shows, "Here": figure.here}
-        self.lines |= {"Knobs": ", ".join(figure.knobs)} if figure.knobs else {}
+        self.lines |= {"Controls": ", ".join(figure.controls)} if figure.controls else {}
         self.lines |= {"What differs": figure.differs}
 
     def __repr__(self) -> str:
         lines = [f"{name}: {text}" for name, text in self.lines.items()]
         rows = [f"  {row.key}: {row.outcome}, {format_effect(row)} {row.unit}".rstrip() for row in self.outcomes]
-        return "\n".join([*lines, "Outcomes:", *rows])
+        return "\n".join([*lines, *(["Outcomes:"] if rows else []), *rows])
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<p><b>{html.escape(name)}.</b> {html.escape(text)}</p>" for name, text in self.lines.items())
@@ -211,13 +213,13 @@ class FigureCard:
         for row in self.outcomes:
             number = html.escape(f"{format_effect(row)} {row.unit}".rstrip())
             measured = f'<abbr title="{html.escape(row.key)}">{html.escape(row.measured.rstrip("."))}</abbr>'
-            rows += f"<li><b>{row.outcome}</b>: {measured}: {number}</li>"
+            rows += f"<li>{outcome_badge(row.outcome)} {measured}: {number}</li>"
         more = f'<p>More: <a href="{self.figure.chapter}.ipynb">chapter {self.figure.chapter[:2]}</a></p>'
-        return f"{lines}<p><b>What the ledger says.</b></p><ul>{rows}</ul>{more}"
+        return lines + (f"<p><b>What the ledger says.</b></p><ul>{rows}</ul>" if rows else "") + more
 
 
 def show_figure(name: str) -> FigureCard:
-    """Show what the paper has, what stands for it here with which knobs, what differs, and the ledger's outcomes."""
+    """Show what the paper has, what stands for it here with which controls, what differs, and the ledger's outcomes."""
     if name not in (known := figures()):
         raise ValueError(f"figure={name!r} is not in the gallery; there are {', '.join(known)}.")
     return FigureCard(known[name])
@@ -226,8 +228,13 @@ def show_figure(name: str) -> FigureCard:
 def gallery_table() -> pd.DataFrame:
     """All figures at a glance: what the paper shows, whether it is computed anew, and the first row's outcome."""
     rows = [
-        (one.figure, READING * one.reading + one.shows, "yes" if one.live else "no", one.keys[0])
+        (one.figure, READING * one.reading + one.shows, "yes" if one.live else "no", outcome_word(one.keys))
         for one in figures().values()
     ]
-    table = pd.DataFrame(rows, columns=["figure", "paper shows", "computed live", "row"]).set_index("figure")
-    return table.assign(outcome=[registered()[key].outcome for key in table["row"]])
+    columns = ["figure", "paper shows", "computed live", "outcome"]
+    return pd.DataFrame(rows, columns=columns).set_index("figure")
+
+
+def outcome_word(keys: list[str]) -> str:
+    """The plain word for the outcome of the first of some rows of the ledger."""
+    return plain_outcome(registered()[keys[0]].outcome)[0] if keys else "no counterpart"
