@@ -14,10 +14,10 @@ from workbook.views import book_path, meeting_paths_chart
 from workbook.views.path import STATIONS
 
 
-def measure(seed, size=1, heat=1.0, noise=0.0):
+def measure(seed, size=1, heat=1.0, noise=0.0, shape="flat"):
     if heat <= 0:
         raise ValueError(f"heat={heat} must be above 0.")
-    return size + noise * random.Random(f"{seed} {size}").gauss(0, 1)
+    return {"flat": 1}[shape] * size + noise * random.Random(f"{seed} {size}").gauss(0, 1)
 
 
 def hypothesis(larger, smaller, pairs=6):
@@ -31,7 +31,7 @@ def hypothesis(larger, smaller, pairs=6):
         (3, "'3' is no hypothesis; write"),
         ({"larger": {"size": 2}, "smaller": {}}, "is no hypothesis; write"),
         (hypothesis(2, {}), "larger is '2', but must be a dict of settings, such as {'size': ...}"),
-        (hypothesis({"sise": 2}, {}), "larger has no setting 'sise'; there are size, heat, noise."),
+        (hypothesis({"sise": 2}, {}), "larger has no setting 'sise'; there are size, heat, noise, shape."),
         (hypothesis({}, {"seed": 2}), "smaller has no setting 'seed'"),
         (hypothesis({"size": 1}, {}), "the same settings"),
         (hypothesis({"size": 2}, {"heat": 2}), "they differ in size and heat"),
@@ -39,6 +39,7 @@ def hypothesis(larger, smaller, pairs=6):
         (hypothesis({"size": 2}, {}, pairs=True), "pairs is 'True'"),
         (hypothesis({"heat": -1}, {}), "Not quite: heat=-1 must be above 0."),
         (hypothesis({"size": "a"}, {}), "Not quite: "),
+        (hypothesis({"shape": "round"}, {}), "Not quite: your function has no case for 'round'; read which it has."),
         (hypothesis({"size": 2}, {}), "Your hypothesis holds at these settings."),
         (hypothesis({}, {"size": 2}), "The opposite holds at these settings"),
         (hypothesis({"heat": 2}, {}), "does not depend on what you changed"),
@@ -57,8 +58,12 @@ def test_claims_are_sentences_with_a_word_that_opens_the_row():
     assert repr(shown).startswith(f"{word}: alike <b> (H1, ")
     assert f">{word}</b> alike &lt;b&gt;</summary>" in shown._repr_html_()
     assert registered()["H1"].measured[:20] in shown._repr_html_()
-    with pytest.raises(ValueError, match="key='H99' is no registered row"):
-        show_claims({"H99": "what"})
+    for scale in ("family", "world:third"):
+        with pytest.raises(ValueError, match="key='H99' is no registered row"):
+            show_claims({"H99": "what"}, scale)
+    assert "Q2" in registered("world:third"), "and not in the family"
+    units = registered("world:third")["Q2"].units
+    assert repr(show_claims({"Q2": "faster"}, "world:third")).endswith(f"; {units} units)")
 
 
 def test_a_and_b_are_rollouts_of_a_policy_that_answers_their_prompt():
