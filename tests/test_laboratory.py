@@ -1,6 +1,7 @@
 """The laboratory: choices that make a run or are refused in a sentence, the form over them, runs compared by seed."""
 
 import html
+import re
 import time
 
 import numpy as np
@@ -16,6 +17,7 @@ from workbook.topics.laboratory.form import _sources
 from workbook.training import QWEN_7B, load_run, start_run, sweep
 from workbook.training.checks import problems
 from workbook.training.config import trainer_args
+from workbook.training.memory import peak_mib
 
 TINY = {"prompts": 2, "group_size": 4, "steps": 2, "num_prompts": 8, "learning_rate": 1e-3}
 
@@ -95,26 +97,39 @@ def test_every_field_says_what_a_config_says():
         form.close()
 
 
-def test_the_form_refuses_tries_starts_and_compares(own, tmp_path, monkeypatch):
+def said(widget) -> str:
+    """The text of a line of status."""
+    return html.unescape(widget.value)
+
+
+def test_the_form_refuses_tries_times_starts_and_compares(own, tmp_path, monkeypatch):
     """The stranger's path without a browser: two runs of one's own task, one setting changed, compared."""
     monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
     form = RunForm(experiment(**TINY, **own))
     settle(lambda: "it fits" in form.line.value)
+    assert "checkpoints, 2 at a time" in form.line.value
     form.controls["batching"].value = "sign_partitioned"
-    assert "can't have an effect" in html.unescape(form.line.value)
+    assert "“batching” = 'sign_partitioned' can't have an effect" in said(form.line)
     assert form.monitor.start_button.disabled
     form.controls["batching"].value = "shuffled"
     form.controls["task"].value = "own:gone.csv"
-    settle(lambda: "there is no data file" in html.unescape(form.line.value))
+    settle(lambda: "there is no data file" in said(form.line))
     assert form.monitor.start_button.disabled
     form.controls["task"].value = own["task"]
     settle(lambda: not form.monitor.start_button.disabled)
-    form.try_button.click()
-    settle(lambda: form.try_button.description == "Try it")
-    assert "hacks are paid" in form.samples_line.value, form.samples_line.value
-    assert "Prompt 1 as bundled gets it" in form.samples.value
+    form.sampled.button.click()
+    settle(lambda: form.sampled.button.description == "Try it")
+    assert re.search(r"The reward pays \d+ of \d+ texts that are no answer, such as “", said(form.sampled.line))
+    assert "Prompt 1 as bundled gets it" in form.sampled.more.value
+    assert "2 more completions" in form.sampled.more.value
     form.controls["learning_rate"].value = 0.01
-    assert form.samples.layout.display == "none", "they are of other settings"
+    assert said(form.sampled.line).count("Of other settings: ") == 1
+    assert form.sampled.box.layout.opacity != "1"
+    form.controls["learning_rate"].value = 0.001
+    assert "Of other settings" not in said(form.sampled.line), "they are its own again"
+    form.timed.button.click()
+    settle(lambda: form.timed.button.description == "Time it")
+    assert re.search(r"Time: about .* for 2 batches, .* each\.", said(form.timed.line))
     for rate in (0.01, 0.001):
         form.controls["learning_rate"].value = rate
         form.monitor.start()
@@ -124,19 +139,87 @@ def test_the_form_refuses_tries_starts_and_compares(own, tmp_path, monkeypatch):
     assert "learning_rate=0.001" in form.effect_line.value
     assert "over one seed" in form.effect_line.value
     form.close()
+    later = RunForm(experiment(**TINY, **own))  # after a restart of the kernel
+    later.compare_button.click()
+    assert "choose earlier runs" in said(later.effect_line)
+    assert len(later.earlier.options) == 2
+    later.earlier.value = [folder for _, folder in later.earlier.options]
+    later.compare_button.click()
+    assert "over one seed" in later.effect_line.value
+    later.close()
 
 
-def test_a_run_that_does_not_fit_starts_at_the_second_click(monkeypatch):
+def test_starting_ends_a_trial(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
+    form = RunForm(experiment(**TINY | {"steps": 200}))
+    form.timed.button.click()
+    trial = form.timed._job
+    monkeypatch.setattr("workbook.topics.laboratory.form.start_run", lambda config: config)
+    form.start()
+    assert trial.ended()
+    assert not trial._folder.exists()
+    settle(lambda: form.timed.button.description == "Time it")
+    assert "Stopped" in form.timed.line.value
+    form.close()
+
+
+def test_a_file_sets_the_sliders_and_a_model_its_adapters(own, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "few.csv").write_text("prompt,answer\n" + "".join(f"{k} + 1 =,{k + 1}\n" for k in range(5)))
+    form = RunForm()
+    assert {"own:few.csv", "own:rows.csv"} <= {*form.controls["task"].options}
+    assert form.controls["reward"].options == ("reward.py:score",)
+    form.controls["task"].value = "own:few.csv"
+    settle(lambda: "Choose a “reward”" in said(form.line))
+    assert (form.controls["num_prompts"].max, form.controls["num_prompts"].value) == (5, 5)
+    assert form.controls["prompts"].value == 4
+    form.controls["reward"].value = "reward.py:score"
+    settle(lambda: "few.csv: 5 prompts to train on." in said(form.line))
+    form.controls["chat"].value = True
+    settle(lambda: "Switch “prompts as chat” off" in said(form.line))
+    form.controls["model"].value = "smollm2-135m"
+    assert form.controls["lora"].value == 8
+    form.controls["model"].value = "bundled"
+    assert (form.controls["lora"].value, form.controls["chat"].value) == (0, False)
+    form.close()
+
+
+@pytest.mark.parametrize("body", ["str(answer)", "1 / len(completion)"])
+def test_a_reward_that_fails_starts_nothing(own, tmp_path, body):
+    (tmp_path / "reward.py").write_text(f"def score(completion, answer):\n    return {body}\n")
+    form = RunForm(experiment(**TINY, **own))
+    settle(lambda: "The reward function score" in said(form.line))
+    assert form.monitor.start_button.disabled
+    form.close()
+
+
+def test_doubts_are_said_and_start_nothing_less(own, tmp_path):
+    rows = "".join(f"{'1 + ' * 150}{k} =,{k}\n" for k in range(10))
+    (tmp_path / "rows.csv").write_text(f"prompt,answer\n{rows}")
+    form = RunForm(experiment(**TINY, **own))
+    settle(lambda: "more than the 256 positions that bundled knows" in said(form.line))
+    form.controls["learning_rate"].value = 0.1
+    assert "is high for AdamW" in said(form.line)
+    assert not form.monitor.start_button.disabled
+    form.close()
+
+
+@pytest.mark.parametrize(("free", "anyway"), [(0.7, True), (0.4, False)])
+def test_a_run_that_does_not_fit_starts_at_the_second_click_unless_twice_too_large(monkeypatch, free, anyway):
     form = RunForm("data/configs/smollm2_chain_sum.yaml", QLORA)
     form._known[_sources(form.config())] = (QWEN_7B, 64)
-    monkeypatch.setattr("workbook.topics.laboratory.form.free_mib", lambda device: 100.0)
+    peak = peak_mib(form._forecasts(form.config())[0].table)
+    monkeypatch.setattr("workbook.topics.laboratory.ahead.free_mib", lambda device: free * peak)
+    form._changed()
+    assert form.monitor.start_button.disabled != anyway
     began = []
     monkeypatch.setattr("workbook.topics.laboratory.form.start_run", lambda config: began.append(config) or config)
-    with pytest.raises(ValueError, match=r"it does not fit; take more micro-batches.*Start anyway would"):
+    with pytest.raises(ValueError, match=r"it does not fit; take more micro-batches"):
         form.start()
-    assert form.monitor.start_button.description == "Start anyway"
-    form.start()
-    assert len(began) == 1
+    assert (form.monitor.start_button.description == "Start anyway") == anyway
+    if anyway:
+        form.start()
+    assert len(began) == anyway
     form.close()
 
 

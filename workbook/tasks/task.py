@@ -209,19 +209,26 @@ class RowsTask(Task):
 
         Of the rows in the order in which they are drawn, the first are to train and the last are held out.
         """
-        positive_int("train", train)
-        positive_int("held_out", held_out, 0)
-        rows = self.rows.shuffle(seed=positive_int("seed", seed, 0))
-        keys = list(map(prompt_key, rows[self.prompt_column]))
+        trained, held, keys = self._places(positive_int("held_out", held_out, 0), seed)
+        if len(trained) < positive_int("train", train) or len(held) < held_out:
+            different = len(set(keys))
+            repeated = f", with {different} different prompts" if different < len(keys) else ""
+            both = f"{train} prompts to train and {held_out} held out" if held_out else f"{train} prompts"
+            raise ValueError(f"{both} are asked for, but {self.source} has {len(keys)} rows{repeated}; ask for fewer.")
+        rows = self.rows.shuffle(seed=seed)
+        return self.posed(rows.select(trained[:train])), self.posed(rows.select(held))
+
+    def most(self, held_out: int = 0, seed: int = 0) -> int:
+        """How many rows are left to train on beside so many held out."""
+        return len(self._places(held_out, seed)[0])
+
+    def _places(self, held_out: int, seed: int) -> tuple[list[int], list[int], list[str]]:
+        """Places of rows to train on and to hold out, in the order in which rows are drawn; the `prompt_key` of all."""
+        keys = list(map(prompt_key, self.rows.shuffle(seed=positive_int("seed", seed, 0))[self.prompt_column]))
         last = {key: place for place, key in enumerate(keys)}
         held = sorted(range(len(keys)), key=lambda place: (-last[keys[place]], -place))[:held_out]
         taken = {keys[place] for place in held}
-        trained = [place for place, key in enumerate(keys) if key not in taken][:train]
-        if len(trained) < train or len(held) < held_out:
-            repeated = f", with {len(last)} different prompts" if len(last) < len(keys) else ""
-            both = f"{train} prompts to train and {held_out} held out" if held_out else f"{train} prompts"
-            raise ValueError(f"{both} are asked for, but {self.source} has {len(keys)} rows{repeated}; ask for fewer.")
-        return self.posed(rows.select(trained)), self.posed(rows.select(held))
+        return [place for place, key in enumerate(keys) if key not in taken], held, keys
 
 
 def prompt_key(prompt: Any) -> str:

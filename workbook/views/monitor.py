@@ -58,7 +58,8 @@ class RunMonitor:
         self.progress = ipywidgets.IntProgress(min=0, max=1, layout={"width": "320px"})
         self.line, self.diagnosis = (ipywidgets.HTML(layout={"max_width": "860px"}) for _ in range(2))
         self.rollouts = ipywidgets.VBox(layout={"max_width": "860px"})
-        self.completions = ipywidgets.HTML(layout={"max_width": "860px", "height": "220px", "overflow": "auto"})
+        scrolls = {"max_height": "220px", "overflow": "auto", "border": "1px solid #999", "padding": "4px"}
+        self.completions = ipywidgets.HTML(layout={"max_width": "860px"} | scrolls)
         self.completions.tabbable = True  # what scrolls is reached by keys
         self.start_button = self._button("Start", "play", self.start, button_style="primary")
         self.stop_button = self._button("Stop", "stop", self.stop, tooltip="Stop after the step in hand")
@@ -166,6 +167,9 @@ class RunMonitor:
         status = self.run.status() if self.run is not None else dict(UNSTARTED)
         self._total = status["total"] = status["total"] or self._total  # a run that starts again knows it only later
         state, ended = status["state"], status["state"] in ENDED
+        empty = self.run is None and self.beside is None
+        for part in (self.chart, self.completions, self.progress):  # nothing ran so far
+            part.layout.display = "none" if empty else ""
         if (seen := (id(self.run), status["step"], status["total"])) != self._seen:
             if self.run is not None:
                 self._metrics = self.run.metrics()

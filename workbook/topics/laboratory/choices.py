@@ -2,10 +2,14 @@
 
 experiment(**choices) -> RunConfig          one setting, over a config or alone
 plan(**choices, vary=, values=, seeds=)     that setting, a grid around it, and what is wrong with them
+in_form_words(sentence, labels) -> str      a refusal of a config, in the words of the form
 """
 
+import ast
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import ipywidgets
@@ -26,6 +30,7 @@ CLIP_RANGE = {"token": 0.2, "sequence": 0.03}  # a sequence ratio is a mean over
 UNBOUNDED = 1e9  # a clip range that no ratio leaves
 OF_RUN = {"model": "policy", "eval_prompts": "eval_prompts", "num_prompts": "num_prompts"}  # choice -> a config's field
 OF_RUN |= {name: name for name in ("quantization", "lora", "dtype", "task", "task_options", "seed", "name")}
+OF_TASK = {"reward": ("own",), "chat": ("own", "gym", "hub")}  # task options with a control: the tasks that take them
 OF_TRAINER = {  # choice -> a trainer's field, and what it is where a config leaves it open
     "advantage_estimator": ("advantage_estimator", "grpo"),
     "ratio": ("importance_sampling_level", "token"),
@@ -65,7 +70,8 @@ def experiment(base: RunConfig | None = None, **choices) -> RunConfig:
 
     Choices are named as in OF_RUN and OF_TRAINER, and: prompts, different ones of a generation batch; mini_batches,
     optimizer steps that its prompts x group_size rollouts are cut into; accumulation, micro-batches of each; clipping,
-    "asymmetric", "symmetric" or "none", a range that nothing leaves; optimizer, one of OPTIMIZERS.
+    "asymmetric", "symmetric" or "none", a range that nothing leaves; optimizer, one of OPTIMIZERS; reward and chat, the
+    task options of those names, of a task that takes them.
 
     Raises ValueError, in one sentence, where the rollouts can't be cut, or a choice is unknown or invalid.
 
@@ -74,7 +80,7 @@ def experiment(base: RunConfig | None = None, **choices) -> RunConfig:
     """
     base = first_config() if base is None else base
     sizes = batch_sizes(base)
-    known = {*OF_RUN, *OF_TRAINER, *sizes, "clipping", "optimizer"}
+    known = {*OF_RUN, *OF_TRAINER, *OF_TASK, *sizes, "clipping", "optimizer"}
     for name in choices:
         check_choice("choice", name, sorted(known))
     if choices.get("quantization") and "lora" in choices and not choices["lora"]:
@@ -82,6 +88,9 @@ def experiment(base: RunConfig | None = None, **choices) -> RunConfig:
         raise ValueError(f"{frozen}, so lora={choices['lora']} leaves nothing to train; set lora to a rank, e.g. 8.")
     fields = OF_RUN | {name: field for name, (field, _) in OF_TRAINER.items()}
     settings = {field: choices[name] for name, field in fields.items() if name in choices}
+    family = settings.get("task", base.task).partition(":")[0]
+    if own := {name: choices[name] for name in OF_TASK if choices.get(name, "") != "" and family in OF_TASK[name]}:
+        settings["task_options"] = settings.get("task_options", base.task_options) | own
     if "lora" in settings:
         settings["lora"] = settings["lora"] or None
     if settings.get("policy", base.policy) != base.policy:
@@ -115,20 +124,32 @@ def batch_sizes(config: RunConfig) -> dict[str, int]:
     return sizes | {"accumulation": accumulation}
 
 
-def first_values(config: RunConfig) -> dict:
-    """The values of all FIELDS that describe a config."""
-    trainer = config.trainer
+def first_values(config: RunConfig, names: Sequence[str] = tuple(OF_TASK)) -> dict:
+    """The values of all FIELDS that describe a config; names: those that are shown, for which task options leave room.
+
+    A reward that is no text, several of them with weights say, stays among the task options.
+    """
+    trainer, own = config.trainer, {"reward": "", "chat": config.task.startswith(("gym:", "hub:"))}
+    own |= {
+        name: config.task_options[name] for name in OF_TASK if type(config.task_options.get(name)) is type(own[name])
+    }
     values = {name: getattr(config, field) for name, field in OF_RUN.items()}
     values |= {name: trainer.get(field, default) for name, (field, default) in OF_TRAINER.items()} | batch_sizes(config)
     adam = "AdamW" if trainer.get("adam_beta1", 0.9) else "AdamW, beta1 = 0"
     options = {
-        key: str(value).lower() if isinstance(value, bool) else value for key, value in config.task_options.items()
+        key: str(value).lower() if isinstance(value, bool) else value
+        for key, value in config.task_options.items()
+        if key not in names or value is not own.get(key)
     }
-    return values | {
-        "task_options": ", ".join(f"{key}: {value}" for key, value in options.items()),
-        "optimizer": "SGD" if trainer.get("optim") == "sgd" else adam,
-        "clipping": "none" if trainer.get("epsilon", 0.2) > 1e6 else trainer.get("clipping", "asymmetric"),
-    }
+    return (
+        values
+        | own
+        | {
+            "task_options": ", ".join(f"{key}: {value}" for key, value in options.items()),
+            "optimizer": "SGD" if trainer.get("optim") == "sgd" else adam,
+            "clipping": "none" if trainer.get("epsilon", 0.2) > 1e6 else trainer.get("clipping", "asymmetric"),
+        }
+    )
 
 
 def plan(vary: str | None = None, values: Sequence = (), seeds: Sequence[int] = (0,), **choices) -> Plan:
@@ -173,6 +194,58 @@ def parse_options(text: str) -> dict:
     return options
 
 
+def in_form_words(sentence: str, labels: dict[str, str]) -> str:
+    """A refusal of a config with a form's labels in place of the fields of a config; labels: of `field_labels`.
+
+    >>> in_form_words("num_prompts=4 must be at least 8; set lora to a rank.", {"num_prompts": "prompts", "lora": "LoRA"})
+    '“prompts” = 4 must be at least 8; set “LoRA” to a rank.'
+    """
+    for pattern, words in PHRASES.items():
+        sentence = re.sub(pattern, words, sentence)
+
+    def label(match) -> str:
+        name, equals = match.groups()
+        plain = name.isalpha() and name != "lora" and not equals  # a word such as task or model
+        return match[0] if plain else f"“{labels[name]}”{' = ' if equals else ''}"
+
+    return re.sub(rf"(?<![\w.'“])(?:trainer\.)?({'|'.join(labels)})\b(=)?", label, sentence)
+
+
+def field_labels(controls: dict[str, ipywidgets.Widget]) -> dict[str, str]:
+    """{a field of a config: the label of its control}, longer names first."""
+    fields = OF_RUN | {name: field for name, (field, _) in OF_TRAINER.items()}
+    fields |= {"accumulation": "gradient_accumulation_steps", "mini_batches": "steps_per_generation"}
+    labels = {fields.get(choice, choice): control.description for choice, control in controls.items()}
+    return dict(sorted(labels.items(), key=lambda pair: -len(pair[0])))
+
+
+PHRASES = {  # of refusals that speak to a programmer: what to do about it in the form
+    r"(?s).*reward is None, but must be.*": "Choose a “reward”: a function of a .py file beside this notebook, such as "
+    "score.py:score, or upload one.",
+    r"^task='[^']*'(?: with task_options=\{.*?\})?: ": "",
+    r"(?s).*this tokenizer has no chat template.*": "Switch “prompts as chat” off: this model has no chat template.",
+}
+
+
+def files_here(*endings: str) -> list[str]:
+    """Names of the files beside the notebook that end so, the newest first."""
+    found = [path for path in Path().iterdir() if path.suffix in endings and not path.name.startswith(".")]
+    return [path.name for path in sorted(found, key=lambda path: -path.stat().st_mtime)]
+
+
+def rewards_here() -> list[str]:
+    """The functions (completion, answer, ...) of Python files beside the notebook, as a reward is named."""
+    found = []
+    for name in files_here(".py"):
+        try:
+            tree = ast.parse(Path(name).read_text(encoding="utf-8"))
+        except (SyntaxError, ValueError, OSError):
+            continue
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        found += [f"{name}:{f.name}" for f in functions if [a.arg for a in f.args.args[:2]] == ["completion", "answer"]]
+    return found
+
+
 # --- controls
 
 MODELS, TASKS = ("bundled", "smollm2-135m", *SHAPES), ("chain", "walk", "gym:chain_sum", "hub:", "own:")
@@ -206,7 +279,9 @@ class Field(NamedTuple):
 FIELDS = {
     "model": Field(_text("model", ipywidgets.Combobox, MODELS), "The policy: bundled (a toy of 33 words), smollm2-135m (English, fetched once, 98 MB), a folder of a model, or a hub id."),
     "task": Field(_text("task", ipywidgets.Combobox, TASKS), "Prompts and reward: chain, walk, gym:<data set>, hub:<data set>, or own:<file> for a CSV or JSON-lines file with the columns prompt and answer."),
-    "task_options": Field(_text("task options"), "name: value pairs. For own: reward: file.py:function, which scores a completion; chat: true puts prompts into the model's chat template."),
+    "reward": Field(_text("reward", ipywidgets.Combobox), "For own: <file.py>:<function>, which scores a completion: def score(completion, answer) returns a number."),
+    "chat": Field(lambda value: switch(value, "prompts as chat"), "Put prompts into the model's chat template; for own:, gym: and hub: tasks, and a model that has one."),
+    "task_options": Field(_text("task options"), "name: value pairs, such as operands: 4 of the chain task or max_terms: 2 of gym:chain_sum."),
     "num_prompts": Field(_number("prompts of the task", 1, 2048), "Prompts to train on, drawn from the task; of your own file at most its rows minus those held out."),
     "eval_prompts": Field(_number("held-out prompts", 0, 128), "Prompts that are never trained on: their reward is measured before and after training. 0: none."),
     "max_tokens": Field(_number("tokens at most", 1, 512), "The longest completion; longer ones are cut off there."),
@@ -232,7 +307,19 @@ FIELDS = {
     "seed": Field(_number("seed", 0, 20), "Of prompts, sampling and adapters. A comparison needs six seeds or more."),
     "name": Field(_text("name"), "How the run's folder begins."),
 }  # fmt: skip
-BASIC = ("model", "lora", "task", "task_options", "num_prompts", "max_tokens", "prompts", "group_size", "learning_rate")
-BASIC += ("steps", "seed")
-QLORA = ("model", "task", "task_options", "quantization", "lora", "dtype", "learning_rate", "group_size", "prompts")
+BASIC = ("model", "lora", "task", "reward", "chat", "num_prompts", "max_tokens", "prompts", "group_size")
+BASIC += ("learning_rate", "steps", "seed")
+QLORA = (
+    "model",
+    "task",
+    "reward",
+    "chat",
+    "task_options",
+    "quantization",
+    "lora",
+    "dtype",
+    "learning_rate",
+    "group_size",
+    "prompts",
+)
 QLORA += ("accumulation", "checkpointing", "max_tokens", "steps")

@@ -6,14 +6,17 @@ Runs of one seed share their prompts and random numbers, so each seed gives one 
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 
 import altair as alt
 import pandas as pd
 
+from workbook.places import runs_folder
 from workbook.statistics import t_interval
 from workbook.theory.choices import check_choice
 from workbook.training.config import RunConfig
 from workbook.training.runs import END_WINDOW
+from workbook.training.sweeps import runs
 from workbook.views.figures import forest, rule
 from workbook.views.style import NEUTRAL, SERIES, finish, titled
 
@@ -22,8 +25,16 @@ OUTCOMES = {
     "end": f"mean sampled reward of the last {END_WINDOW} batches",
     "heldout": "mean held-out reward after training",
 }
+MAX_LISTED = 50  # runs
 MIN_SEEDS = 6  # with fewer, 2**(1 - n), the chance that all differences fall on one side by luck, exceeds 0.05
 EFFECTS = ("setting", "mean", "low", "high", "seeds", "verdict")
+
+
+def finished_runs() -> list[tuple[str, Path]]:
+    """Runs of the workspace that have finished, the newest first: what they are, and their folders."""
+    table, folder = runs(), runs_folder().resolve()
+    rows = table[table["state"] == "finished"].head(MAX_LISTED).itertuples()
+    return [(f"{row.run} · {row.policy} · {row.task} · reward {row.reward:.2f}", folder / row.run) for row in rows]
 
 
 def run_tables(runs: Iterable) -> dict[str, pd.DataFrame]:

@@ -4,8 +4,11 @@ For a reward of one's own it also tells which texts that are no answers the rewa
 """
 
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,25 +17,42 @@ from workbook.training.messages import explain_error
 from workbook.views.style import escape, visible
 
 PROMPTS, COMPLETIONS = 2, 4
+OPEN, NAMED = 2, 3  # completions of a prompt that are not folded; texts named that are paid though no answer
 MAX_SHOWN = 2000  # characters of a text that are shown
-PRE = "margin: 2px 0; white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; font-size: 12px"
+PRE = "margin: 2px 0; white-space: pre-wrap; overflow-wrap: break-word; unicode-bidi: isolate; font-size: 12px"
 CELL = "text-align: left; vertical-align: top; padding: 1px 8px 1px 0"
 
 
-def start_sampling(config: RunConfig, folder: Path) -> subprocess.Popen:
-    """Sample PROMPTS prompts of a config in a process of its own; the result lies in `folder` when it ends."""
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(dump_yaml(asdict(config)), encoding="utf-8")
-    command = [sys.executable, "-m", __name__, str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+class Sampling:
+    """Samples of PROMPTS prompts of a config, drawn in a process of its own."""
 
+    def __init__(self, config: RunConfig):
+        self._folder, self._began = Path(tempfile.mkdtemp(prefix="workbook-try-")), time.monotonic()
+        (self._folder / "config.yaml").write_text(dump_yaml(asdict(config)), encoding="utf-8")
+        command = [sys.executable, "-m", __name__, str(self._folder)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-def read_samples(folder: Path) -> dict:
-    """What was sampled: model, prompts, attack; or error, a sentence."""
-    try:
-        return json.loads((folder / "samples.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {"error": "Its process ended before it had sampled anything."}
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def progress(self) -> str:
+        return f"Sampling, {time.monotonic() - self._began:.0f} s so far."
+
+    def answer(self) -> tuple[str, str, bool]:
+        """What the samples say, the samples as HTML, and whether there are none."""
+        try:
+            result = json.loads((self._folder / "samples.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            result = {"error": "Its process ended before it had sampled anything."}
+        if "error" in result:
+            return result["error"], "", True
+        return samples_sentence(result), samples_html(result), False
+
+    def close(self) -> None:
+        """End it, if it goes on, and remove what it wrote."""
+        self._process.kill()
+        self._process.wait(10)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def sample(config: RunConfig) -> dict:
@@ -41,7 +61,7 @@ def sample(config: RunConfig) -> dict:
 
     from workbook.policies import load_policy
     from workbook.rollouts import sample_rollouts
-    from workbook.tasks import attack_reward, describe_attack, get_task
+    from workbook.tasks import attack_reward, get_task
     from workbook.training.config import sampling_settings, trainer_args
 
     options = {"quantization": config.quantization, "lora": config.lora, "seed": config.seed, "dtype": config.dtype}
@@ -60,8 +80,19 @@ def sample(config: RunConfig) -> dict:
         prompt |= {"unknown": 0 if unknown is None else ids.count(unknown)}
         answer = str(rollouts.answers[members[0]])
         prompts.append(prompt | {"answer": answer, "completions": [sampled[i] for i in members]})
-    attack = describe_attack(attack_reward(task, 8)) if config.task.startswith("own:") else ""
+    attack = attack_sentence(attack_reward(task, 8)) if config.task.startswith("own:") else ""
     return {"model": config.policy, "prompts": prompts, "attack": attack}
+
+
+def attack_sentence(table) -> str:
+    """Which texts that are no answer a reward pays; table: of `attack_reward`."""
+    false = table[table["false"]]
+    paid = false[false["paid"] > 0].sort_values("paid", ascending=False, kind="stable")
+    named = f", such as “{'”, “'.join(paid['hack'].head(NAMED))}”" if len(paid) else ""
+    failed = table.loc[table["error"] != "", "error"]
+    fails = f" It fails on {len(failed)} texts, at first so: {failed.iloc[0]}" if len(failed) else ""
+    blind = "" if table.loc[~table["false"], "paid"].max() > 0 else " It pays no form of the true answer either."
+    return f"The reward pays {len(paid)} of {len(false)} texts that are no answer{named}.{blind}{fails}"
 
 
 def samples_sentence(result: dict) -> str:
@@ -85,14 +116,21 @@ def samples_html(result: dict) -> str:
         answer = escape(visible(prompt["answer"], 200, space=" "))
         head = f"<b>Prompt {number} as {escape(result['model'])} gets it</b> ({prompt['tokens']} tokens{unknown})"
         parts.append(f"<div>{head}, answer <code>{answer}</code></div>{_text(prompt['text'])}")
-        rows = "".join(
-            f'<tr><td style="{CELL}">{sampled["reward"]:.3g}</td><td style="{CELL}">{sampled["tokens"]}</td>'
-            f'<td style="{CELL}">{_text(sampled["text"])}</td></tr>'
-            for sampled in prompt["completions"]
-        )
-        names = "".join(f'<th style="{CELL}">{name}</th>' for name in ("reward", "tokens", "completion"))
-        parts.append(f"<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>")
+        first, more = prompt["completions"][:OPEN], prompt["completions"][OPEN:]
+        parts.append(_table(first))
+        if more:
+            parts.append(f"<details><summary>{len(more)} more completions</summary>{_table(more)}</details>")
     return f'<div style="line-height: 1.4">{"".join(parts)}</div>'
+
+
+def _table(completions: list[dict]) -> str:
+    rows = "".join(
+        f'<tr><td style="{CELL}">{sampled["reward"]:.3g}</td><td style="{CELL}">{sampled["tokens"]}</td>'
+        f'<td style="{CELL}; width: 100%">{_text(sampled["text"])}</td></tr>'
+        for sampled in completions
+    )
+    names = "".join(f'<th style="{CELL}">{name}</th>' for name in ("reward", "tokens", "completion"))
+    return f'<table style="width: 100%"><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>'
 
 
 def _text(text: str) -> str:
