@@ -61,15 +61,15 @@ def test_only_an_untouched_copy_is_renewed(desk):
     for name in ("04_one", "05_two"):
         write_chapter(name, "7 * 8")
     (sentence,) = chapters.update_copies(desk)
-    assert sentence.startswith("Chapter 04 has changed since your copy ")
-    assert sentence.endswith("python -m workbook lab --fresh 04")
+    assert sentence.startswith("04_one has changed since your copy ")
+    assert sentence.endswith("python -m workbook lab --fresh 04_one")
     assert (desk / "04_one.ipynb").read_bytes() == before[desk / "04_one.ipynb"]
     assert "7 * 8" in (desk / "05_two.ipynb").read_text()
 
 
 def test_a_fresh_copy_keeps_the_old_one_beside_it(desk, capsys):
     assert __main__.main(["lab", "--fresh", "05"]) == 0
-    assert capsys.readouterr().out == "05_two.ipynb is a fresh copy of chapter 05.\n"
+    assert capsys.readouterr().out == "05_two.ipynb is a fresh copy.\n"
     edit(desk / "05_two.ipynb", "mine = 1")
     assert __main__.main(["lab", "--fresh", "05"]) == 0
     assert "The one that you had is " in capsys.readouterr().out
@@ -80,13 +80,14 @@ def test_a_fresh_copy_keeps_the_old_one_beside_it(desk, capsys):
     assert len(list(desk.iterdir())) == 3, "an untouched copy is not kept"
 
 
-def test_a_chapter_that_is_none_is_refused(desk, capsys):
-    assert __main__.main(["lab", "--fresh", "05", "77"]) == 2
-    assert re.fullmatch(r"names='77' fits no chapter: .*\n", capsys.readouterr().err)
+@pytest.mark.parametrize("asked", [["--fresh", "05", "77"], ["--open", "77"]])
+def test_a_chapter_that_is_none_is_refused(desk, capsys, asked):
+    assert __main__.main(["lab", *asked]) == 2
+    assert re.fullmatch(r"'77' fits no chapter: .*\n", capsys.readouterr().err)
     assert not desk.exists()
 
 
-def test_the_server_opens_the_first_copy_with_the_books_defaults(tmp_path):
+def test_the_server_opens_a_copy_with_the_books_defaults_and_says_last_what_to_open(tmp_path):
     """From another folder; the page's settings come from data/jupyter, beside those of the reader."""
     places = {name: str(tmp_path / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
     options = [
@@ -98,12 +99,14 @@ def test_the_server_opens_the_first_copy_with_the_books_defaults(tmp_path):
     ]
     with open(tmp_path / "log.txt", "w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "workbook", "lab", "--", *options],
+            [sys.executable, "-m", "workbook", "lab", "--open", "experiment", "--", *options],
             cwd=tmp_path, env=os.environ | places, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
         address, place = wait_for_address(server, tmp_path / "log.txt")
-        assert place == f"/lab/tree/my_chapters/{chapters.find_chapters()[0].name}"
+        assert place == "/lab/tree/my_chapters/try_your_own.ipynb"
+        last = (tmp_path / "log.txt").read_text().splitlines()[-1]
+        assert last == f"The form for an experiment of your own: {address}{place}  (Ctrl + C, twice, ends it)"
         setting = "/lab/api/settings/@jupyterlab/apputils-extension:notification"
         with urllib.request.urlopen(address + setting, timeout=30) as answer:
             assert json.load(answer)["schema"]["properties"]["fetchNews"]["default"] == "false"

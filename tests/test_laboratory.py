@@ -1,8 +1,10 @@
 """The laboratory: choices that make a run or are refused in a sentence, the form over them, runs compared by seed."""
 
 import html
+import json
 import re
 import time
+from datetime import UTC, datetime
 
 import numpy as np
 import pandas as pd
@@ -10,7 +12,7 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from workbook.topics.laboratory import QLORA, RunForm, experiment, plan
+from workbook.topics.laboratory import QLORA, LogForm, RunForm, experiment, plan
 from workbook.topics.laboratory.choices import FIELDS, batch_sizes, first_values, parse_options
 from workbook.topics.laboratory.compare import compare_settings, comparison_chart, run_tables
 from workbook.topics.laboratory.form import _sources
@@ -19,6 +21,7 @@ from workbook.training.checks import problems
 from workbook.training.config import trainer_args
 from workbook.training.memory import peak_mib
 
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 TINY = {"prompts": 2, "group_size": 4, "steps": 2, "num_prompts": 8, "learning_rate": 1e-3}
 
 
@@ -220,6 +223,42 @@ def test_a_run_that_does_not_fit_starts_at_the_second_click_unless_twice_too_lar
     if anyway:
         form.start()
     assert len(began) == anyway
+    form.close()
+
+
+# --- a log of completions
+
+
+def test_a_log_is_read_or_refused_in_a_sentence(tmp_path):
+    rows = [
+        {"step": step, "prompt": f"{a} + 1 =", "completion": f"it is {a + k}<b>{step}", "reward": float(k == 1)}
+        for step in (1, 2)
+        for a in range(3)
+        for k in range(4)
+    ]
+    log = "\n".join(json.dumps(row) for row in rows).encode()
+    form = LogForm()
+    form.upload.value = ({"name": "../log.jsonl", "type": "", "size": 1, "content": log, "last_modified": MOMENT},)
+    assert "log.jsonl: 1 file(s) read." in form.line.value
+    assert "24 rollouts" in form.report.value
+    assert "100% of 6 groups have an advantage to learn from." in form.report.value
+    assert form.heatmap.column == "reward"
+    assert form.steps.children[0].value == 2
+    first = form.heatmap
+    form.steps.children[0].value = 1
+    assert form.heatmap is not first
+    assert set(form.heatmap.table["step"]) == {1}
+    (tmp_path / "two.csv").write_text("prompt,completion,a,b\nx,y,1,0\nx,z,0,1\n")
+    form.path.value = str(tmp_path / "two.csv")
+    assert "give “weights” a=1 b=1" in said(form.line)
+    assert (form.heatmap, form.report.value) == (None, "")
+    form.weights.value = "a=1 b=2"
+    assert "2 rollouts" in form.report.value
+    form.weights.value = "a"
+    assert "must be name=number" in said(form.line)
+    form.weights.value = ""
+    form.path.value = str(tmp_path / "gone")
+    assert "holds none of" in said(form.line)
     form.close()
 
 

@@ -34,7 +34,7 @@ def run_chapters(profile: str = "smoke", names=None, in_place: bool = False) -> 
     import nbformat
 
     chapters = {}
-    for path in find_chapters(names):
+    for path in find_chapters(names) if names else all_notebooks():
         start = time.perf_counter()
         chapters[path.stem] = execute(path, profile)
         print(f"{path.stem}: {time.perf_counter() - start:.1f} s in the {profile} profile", flush=True)
@@ -48,18 +48,24 @@ def read_chapters(names=None) -> dict:
     """Read chapters as they were executed and written last; errors as of `run_chapters`."""
     import nbformat
 
-    return {path.stem: nbformat.read(path, as_version=4) for path in find_chapters(names)}
+    chosen = find_chapters(names) if names else all_notebooks()
+    return {path.stem: nbformat.read(path, as_version=4) for path in chosen}
 
 
 def find_chapters(names=None) -> list[Path]:
-    """The chapters' notebooks in order, or those whose file name starts with one of `names`; errors in a sentence."""
-    chapters = sorted(NOTEBOOKS.glob("*.ipynb"))
-    if not chapters:
+    """The chapters in order, or the notebooks whose file name starts with one of `names`; errors in a sentence."""
+    notebooks = sorted(NOTEBOOKS.glob("*.ipynb"))
+    if not notebooks:
         clone("The command chapters")
     for name in names or ():
-        if not any(path.name.startswith(name) for path in chapters):
-            raise ValueError(f"names={name!r} fits no chapter: there are {', '.join(path.stem for path in chapters)}.")
-    return [path for path in chapters if not names or path.name.startswith(tuple(names))]
+        if not any(path.name.startswith(name) for path in notebooks):
+            raise ValueError(f"{name!r} fits no chapter: there are {', '.join(path.stem for path in notebooks)}.")
+    return [path for path in notebooks if path.name.startswith(tuple(names) if names else tuple("0123456789"))]
+
+
+def all_notebooks() -> list[Path]:
+    """The chapters in order, and after them the forms that have a notebook of their own."""
+    return find_chapters([""])
 
 
 def execute(path: Path, profile: str):
@@ -163,15 +169,15 @@ def update_copies(folder: Path | None = None) -> list[str]:
     """
     (folder := folder or COPIES).mkdir(exist_ok=True)
     sentences = []
-    for chapter in find_chapters():
+    for chapter in all_notebooks():
         copy = folder / chapter.name
         notebook = _read(copy)
         if not copy.exists() or _is_untouched(notebook):
             _write(chapter, copy)
         elif _origin(notebook) != _digest(_read(chapter)):
             sentences.append(
-                f"Chapter {chapter.name[:2]} has changed since your copy {copy.name} was made. A fresh one, yours kept "
-                f"beside it: python -m workbook lab --fresh {chapter.name[:2]}"
+                f"{chapter.stem} has changed since your copy was made. A fresh one, yours kept beside it: "
+                f"python -m workbook lab --fresh {chapter.stem}"
             )
     return sentences
 
@@ -184,7 +190,7 @@ def fresh_copy(chapter: Path, folder: Path | None = None) -> str:
         copy.rename(old := copy.with_name(f"{copy.stem}.{time.strftime('%Y-%m-%d-%H%M%S')}.ipynb"))
         kept = f" The one that you had is {old.name}."
     _write(chapter, copy)
-    return f"{copy.name} is a fresh copy of chapter {chapter.name[:2]}.{kept}"
+    return f"{copy.name} is a fresh copy.{kept}"
 
 
 def _read(path: Path) -> dict:

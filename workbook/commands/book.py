@@ -117,6 +117,9 @@ def _chapters(args) -> int:
     return 0
 
 
+OPENED = {"experiment": ("try_your_own", "The form for an experiment of your own")}  # names of `lab --open` beside 05
+
+
 def _lab(args) -> int:
     from workbook.book.chapters import COPIES, ROOT, find_chapters, fresh_copy, update_copies
     from workbook.places import data_path
@@ -125,8 +128,11 @@ def _lab(args) -> int:
         for chapter in find_chapters(args.fresh):
             print(fresh_copy(chapter))
         return 0
+    name, what = OPENED.get(args.open, (args.open, f"Chapter {args.open}"))
+    opened = find_chapters([name])[0].name
     try:
         from jupyterlab.labapp import LabApp
+        from tornado.ioloop import IOLoop
     except ImportError:
         raise ImportError("JupyterLab is not installed here; `make lab` or pip install '.[all,lab]' does it.") from None
     for sentence in update_copies():
@@ -136,8 +142,13 @@ def _lab(args) -> int:
     paths = [str(data_path("jupyter")), os.environ.get("JUPYTER_CONFIG_PATH")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
     root = ["--allow-root"] if getattr(os, "geteuid", lambda: 1)() == 0 else []  # in a container everybody is root
-    first = f"--LabApp.default_url=/lab/tree/{COPIES.name}/{find_chapters()[0].name}"
-    LabApp.launch_instance([f"--ServerApp.root_dir={ROOT}", first, *root, *args.options])
+    place = f"--LabApp.default_url=/lab/tree/{COPIES.name}/{opened}"
+    server = LabApp.initialize_server(
+        [f"--ServerApp.root_dir={ROOT}", place, "--log-level=ERROR", *root, *args.options]
+    )
+    last = f"{what}: {server.display_url.split()[-1]}  (Ctrl + C, twice, ends it)"
+    IOLoop.current().add_callback(print, last, flush=True)  # when the server has said all that it says
+    server.start()
     return 0
 
 
@@ -192,5 +203,6 @@ def add_commands(commands) -> None:
 
     lab = commands.add_parser("lab", help="open JupyterLab on your working copies of the chapters")
     lab.add_argument("--fresh", nargs="+", metavar="CHAPTER", help="only make a fresh copy, e.g. of 05; yours is kept")
+    lab.add_argument("--open", default="00", metavar="NAME", help="what to open: experiment, the form, or e.g. 05")
     lab.add_argument("options", nargs="*", help="JupyterLab's own, after two dashes: lab -- --no-browser --port=9999")
     lab.set_defaults(command=_lab)

@@ -7,5 +7,6 @@ _NAMES = {  # module: what it offers
     "topics.laboratory.compare": "MIN_SEEDS compare_settings comparison_chart run_tables",
     "topics.laboratory.exercises": "check_reward",
     "topics.laboratory.form": "RunForm",
+    "topics.laboratory.log_form": "LogForm Tabs",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)
