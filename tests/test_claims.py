@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,11 +18,13 @@ from scipy import stats
 from workbook import __main__
 from workbook.claims import (
     CLAIMS,
+    cards,
     compare_with_ledger,
     format_ledger,
     format_summary,
     ledger,
     ledger_json,
+    registered,
     show_outcomes,
     summary,
 )
@@ -418,12 +421,13 @@ def test_bad_requests_are_one_sentence(capsys):
         Tables("huge")
 
 
-def test_a_chapter_prints_registered_rows_and_says_where_a_reader_differs(capsys):
+def test_a_chapter_shows_registered_rows_and_says_where_a_reader_differs(capsys):
     show_outcomes("H1", "H1 alone")
     printed = capsys.readouterr().out
     row = ledger("family", claims=["H1"], described=False).set_index("key").loc["H1"]
     assert f"H1 (primary): {row['outcome']}" in printed
-    assert row["measured"] in printed
+    assert row["measured"] in " ".join(printed.split())
+    assert max(map(len, printed.splitlines())) <= 100
     inside, outside = row["mean"], row["high"] + 1
     assert "agrees" in compare_with_ledger("H1", inside)
     assert "above" in compare_with_ledger("H1", outside)
@@ -431,6 +435,20 @@ def test_a_chapter_prints_registered_rows_and_says_where_a_reader_differs(capsys
     assert "below" in compare_with_ledger("H1", row["low"] - 1)
     with pytest.raises(ValueError, match="H1 alone"):
         show_outcomes("H1 alnoe")
+
+
+def test_every_registered_row_is_a_line_with_its_bar():
+    """The dot lies inside the interval, the interval inside the picture; a row without one has words alone."""
+    for key, row in registered().items():
+        page = cards.Outcomes({key: row})._repr_html_()
+        assert f"<b>{row.outcome}</b>" in page
+        if not np.isfinite([row.low, row.threshold, row.smallest_effect]).all():
+            assert "<svg" not in page
+            continue
+        low, high = map(float, re.search(r'd="M([\d.]+) [\d.]+H([\d.]+)"', page).groups())
+        dot, threshold = (float(re.search(pattern, page)[1]) for pattern in (r'cx="([\d.]+)"', r'd="M([\d.]+) 0V'))
+        assert 6 <= low <= dot <= high <= cards.BAR[0] - 6
+        assert (dot - threshold) * (row.mean - row.threshold) >= 0, "on the side on which it was measured"
 
 
 def test_what_chapters_read_is_what_the_tables_say(tmp_path, monkeypatch, capsys):

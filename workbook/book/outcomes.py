@@ -25,6 +25,7 @@ from workbook.claims.sentences import outcome_badge, plain_outcome
 from workbook.places import data_path
 from workbook.statistics import unit_curve
 from workbook.studies.record import load_measured
+from workbook.terminal import laid_out
 
 NUMBER = re.compile(r"\{([^{}:]+)(:%)?\}")
 LAYERS = {  # layer: what stands above its sentences
@@ -35,6 +36,9 @@ LAYERS = {  # layer: what stands above its sentences
 CLEAR = 0.05  # q over all judged rows below which a sentence may cite a row that is not primary
 SIGNS = {"proved": "🟦", "measured": "🟩", "open": "⬜"}
 FOLD = "<details><summary>{sign} {number}. <b>{line}</b></summary>\n\n{rest} *{sure}.*\n\n</details>"
+GRID = "display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 340px), 1fr)); gap: 12px"
+CARD = "border: 1px solid #8886; border-radius: 6px; padding: 10px 14px; line-height: 1.4; overflow-wrap: break-word"
+PART = '<p style="margin: 0 0 6px">{}</p>'
 BLOCK = re.compile(r"(<!-- findings -->\n).*?(<!-- /findings -->)", re.DOTALL)  # of README
 
 
@@ -145,9 +149,34 @@ def findings() -> Markdown:
     return Markdown(findings_markdown(folded=True))
 
 
-def decisions() -> Markdown:
-    """Show what to do about it, computed from the ledger, in a notebook."""
-    return Markdown(decisions_text().replace("\n", "\n\n"))
+class Decisions:
+    """What to do about it, computed from the ledger: a card a setting on a page, text in a terminal."""
+
+    def __repr__(self) -> str:
+        return laid_out(decisions_text())
+
+    def _repr_html_(self) -> str:
+        return f'<div style="{GRID}">{"".join(map(_card, read_findings()["decisions"]))}</div>'
+
+
+def decisions() -> Decisions:
+    """Show what to do about it, in a notebook."""
+    return Decisions()
+
+
+def _card(one: Finding) -> str:
+    """A decision as a card: what to do first and in bold, then why, and where that stops."""
+    settings = ", ".join(f"<code>{html.escape(name)}</code>" for name in one.setting)
+    do = f"<b>{_inline(one.question)}</b>" if one.holds() else "<b>Outcomes have changed since this was written.</b>"
+    parts = [settings, do, f"Why: {_inline(one.sentence())}", f"Where it stops: {_inline(one.stops)}"]
+    parts.append(f"<i>{_inline(one.certainty())}</i>")
+    return f'<div style="{CARD}">{"".join(map(PART.format, parts))}</div>'
+
+
+def _inline(text: str) -> str:
+    """A sentence as HTML, its **bold** and `code` as such."""
+    text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(text))
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
 
 
 def undecided() -> pd.DataFrame:

@@ -23,18 +23,17 @@ a registration predicted are scored. What was measured of one language model is 
 records (`Claim`, `Measurement`) stand beside the code that measures, in each topic's claims.py.
 """
 
+from workbook.claims.cards import compare_with_ledger, show_outcomes
 from workbook.claims.ledger import (
     CLAIMS,
     SCALES,
     command,
-    compare_with_ledger,
     format_ledger,
     format_summary,
     ledger,
     ledger_json,
     measurements,
     registered,
-    show_outcomes,
     summary,
 )
 from workbook.claims.sentences import show_claims

@@ -5,7 +5,6 @@ import json
 import pkgutil
 import shlex
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -368,7 +367,7 @@ def format_effect(row, digits: int = 3) -> str:
     return f"{row.mean:.{digits}g} [{row.low:.{digits}g}, {row.high:.{digits}g}]"
 
 
-def _stated(row) -> str:
+def stated_of(row) -> str:
     """A row's number, how many units it rests on, and what was registered of it."""
     shared = f" on {row.policies:.0f} policies, whose means are judged" if row.policies < row.units else ""
     text = f"{format_effect(row)} {row.unit}".rstrip() + f"; {row.units} of {row.registered_units} registered units"
@@ -383,7 +382,7 @@ def _deciding(row) -> list[str]:
     lines = [f"{row.role}: {row.outcome.upper()}" + (f" ({row.reason})" if row.reason else "")]
     if not row.values:
         return [*lines, *([f"    {row.measured}"] if row.measured else [])]
-    lines += [f"    {row.measured}", f"    {_stated(row)}"]
+    lines += [f"    {row.measured}", f"    {stated_of(row)}"]
     if np.isfinite(row.p):
         thing = ("policy", "policies") if row.policies < row.units else ("unit", "units")
         corrections = (("q", row.q, "the primary rows"), ("q", row.q_all, "all rows"))
@@ -418,38 +417,3 @@ def registered(scale: str = "family") -> dict[str, tuple]:
     """Every registered row of the kept ledger at a scale, by its key."""
     table = kept_ledger()
     return {row.key: row for row in table[(table["scale"] == scale) & (table["key"] != "")].itertuples()}
-
-
-def show_outcomes(*keys: str, scale: str = "family") -> None:
-    """Print registered rows of the ledger: role, outcome, what was measured, mean, interval and what was stated."""
-    for key, row in ((key, _row(key, scale)) for key in keys):
-        print(f"{key} ({row.role}): {row.outcome}\n    {row.measured}\n    {_stated(row)}")
-
-
-def compare_with_ledger(key: str, mean: float, low: float = np.nan, high: float = np.nan, scale: str = "family") -> str:
-    """Print, and return, whether a number measured here agrees with the ledger's row of this key.
-
-    low, high: bounds of the number's own interval, if it has one.  It agrees where the intervals meet.
-    """
-    row = _row(key, scale)
-    bounds = (low, high) if np.isfinite(low) else (mean, mean)
-    ours = f"{mean:.3g}" + (f" [{low:.3g}, {high:.3g}]" if np.isfinite(low) else "")
-    if bounds[1] >= row.low and bounds[0] <= row.high:
-        text = f"{key}: {ours} here agrees with the book's {format_effect(row)} over {row.units} units."
-    else:
-        side = "above" if bounds[0] > row.high else "below"
-        text = (
-            f"{key}: {ours} here lies {side} the book's {format_effect(row)}, an interval of the mean over "
-            f"{row.units} units: one policy, other sizes or another seed may well lie outside."
-        )
-    print(text)
-    return text
-
-
-def _row(key: str, scale: str):
-    """The row of a key as an object; ValueError with neighbours where there is none."""
-    rows = registered(scale)
-    if key not in rows:
-        near = get_close_matches(str(key), rows, 4, 0.3) or list(rows)[:8]
-        raise ValueError(f"key={key!r} is no registered row of the ledger; rows are {', '.join(near)}, ...")
-    return rows[key]

@@ -1,0 +1,135 @@
+"""Registered rows of the ledger in a chapter: a line each with outcome, claim and interval; the rest folded."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import textwrap
+from difflib import get_close_matches
+
+import numpy as np
+
+from workbook.claims.ledger import SIGNS, format_effect, registered, stated_of
+from workbook.terminal import WIDTH
+from workbook.views.ledger import OUTCOME_MARKS
+from workbook.views.style import NEUTRAL, escape
+
+BAR = 220, 18  # pixels of the picture of an interval: width, height
+WORDS = "display: inline-block; vertical-align: middle; line-height: 1.35;"
+
+
+class Outcomes:
+    """Rows of the ledger: HTML on a page, text wrapped to a terminal."""
+
+    def __init__(self, rows: dict[str, tuple]):
+        self.rows = rows
+
+    def __repr__(self) -> str:
+        parts = []
+        for key, row in self.rows.items():
+            lines = [row.measured, stated_of(row)]
+            parts += [f"{key} ({row.role}): {row.outcome}"]
+            parts += [_filled(line, "    ") for line in lines]
+        return "\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_row_html(key, row) for key, row in self.rows.items())
+        return f'<div class="outcomes" style="max-width: 860px">{rows}</div>'
+
+
+class Sentence:
+    """A sentence that a page wraps between words, as a terminal does."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def __repr__(self) -> str:
+        return _filled(self.text)
+
+    def _repr_html_(self) -> str:
+        return f'<p style="max-width: 860px">{escape(self.text)}</p>'
+
+
+def show_outcomes(*keys: str, scale: str = "family") -> None:
+    """Show registered rows of the ledger: outcome, claim, mean and interval; role and what was stated folded."""
+    from IPython.display import display
+
+    display(Outcomes({key: _row(key, scale) for key in keys}))
+
+
+def compare_with_ledger(key: str, mean: float, low: float = np.nan, high: float = np.nan, scale: str = "family") -> str:
+    """Show, and return, whether a number measured here agrees with the ledger's row of this key.
+
+    low, high: bounds of the number's own interval, if it has one.  It agrees where the intervals meet.
+    """
+    from IPython.display import display
+
+    row = _row(key, scale)
+    bounds = (low, high) if np.isfinite(low) else (mean, mean)
+    ours = f"{mean:.3g}" + (f" [{low:.3g}, {high:.3g}]" if np.isfinite(low) else "")
+    if bounds[1] >= row.low and bounds[0] <= row.high:
+        text = f"{key}: {ours} here agrees with the book's {format_effect(row)} over {row.units} units."
+    else:
+        side = "above" if bounds[0] > row.high else "below"
+        text = (
+            f"{key}: {ours} here lies {side} the book's {format_effect(row)}, an interval of the mean over "
+            f"{row.units} units: one policy, other sizes or another seed may well lie outside."
+        )
+    display(Sentence(text))
+    return text
+
+
+def _filled(text: str, indent: str = "") -> str:
+    """A text in lines as long as the terminal's, of WIDTH at most."""
+    width = min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH)
+    return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)
+
+
+def _row(key: str, scale: str):
+    """The row of a key as an object; ValueError with neighbours where there is none."""
+    rows = registered(scale)
+    if key not in rows:
+        near = get_close_matches(str(key), rows, 4, 0.3) or list(rows)[:8]
+        raise ValueError(f"key={key!r} is no registered row of the ledger; rows are {', '.join(near)}, ...")
+    return rows[key]
+
+
+def _row_html(key: str, row) -> str:
+    """A row that opens: its mark and outcome, what it is about, its interval."""
+    colour = OUTCOME_MARKS.get(row.outcome, (NEUTRAL,))[0]
+    sign = f'<b style="color: {colour}; font-size: 1.15em">{SIGNS.get(row.outcome, "–")}</b>'
+    about = row.words if row.role == "primary" else row.measured
+    about = f"{about[:1].upper()}{about[1:]}".rstrip(".")
+    head = f'<span style="{WORDS} width: 11em">{sign} <b>{escape(row.outcome)}</b></span>'
+    head += f'<span style="{WORDS} width: min(100%, 27em); padding-right: 1em">{escape(about)}</span>'
+    head += f'<span style="{WORDS}">{_bar(row, colour)} {escape(f"{format_effect(row)} {row.unit}".rstrip())}</span>'
+    more = f"<b>{escape(key)}</b> ({escape(row.role)}). {escape(row.measured.rstrip('.'))}: {escape(stated_of(row))}."
+    return (
+        f'<details style="padding: 3px 0; border-bottom: 1px solid #8884"><summary style="cursor: pointer">{head}'
+        f'</summary><p style="margin: 4px 0 6px 1em">{more}</p></details>'
+    )
+
+
+def _bar(row, colour: str) -> str:
+    """The interval as a picture: grey, what is too small to matter; dashed, the threshold; "" without an interval."""
+    numbers = (row.low, row.high, row.mean, row.threshold, row.smallest_effect)
+    if not all(map(math.isfinite, numbers)) or (row.log and min(row.low, row.threshold) <= 0):
+        return ""
+    scale = math.log if row.log else float
+    zone = [row.threshold - row.smallest_effect, row.threshold + row.smallest_effect]
+    if row.log:  # a ratio: as far below as above
+        zone[0] = row.threshold**2 / zone[1]
+    ends = [scale(number) for number in (row.low, row.high, *zone)]
+    start, span, (width, height) = min(ends), (max(ends) - min(ends)) or 1.0, BAR
+
+    def x(number: float) -> float:
+        return round(6 + (scale(number) - start) / span * (width - 12), 1)
+
+    said = f"{format_effect(row)}; threshold {row.threshold:g}, smallest effect of interest {row.smallest_effect:g}"
+    middle = height / 2
+    parts = f'<rect x="{x(zone[0])}" y="0" width="{x(zone[1]) - x(zone[0]):.1f}" height="{height}" fill="#8883"/>'
+    parts += f'<path d="M{x(row.threshold)} 0V{height}" stroke="currentColor" stroke-dasharray="3 2"/>'
+    parts += f'<path d="M{x(row.low)} {middle}H{x(row.high)}" stroke="{colour}" stroke-width="3"/>'
+    parts += f'<circle cx="{x(row.mean)}" cy="{middle}" r="4" fill="{colour}"/>'
+    look = f'width="{width}" height="{height}" style="vertical-align: middle"'
+    return f'<svg role="img" aria-label="{escape(said)}" {look}><title>{escape(said)}</title>{parts}</svg>'
