@@ -4,6 +4,7 @@ data/colab-freeze.txt holds the versions that Colab ships. The last test builds 
 Python 3.13 where there is one, which takes minutes and an index of packages: WORKBOOK_TEST_COLAB=1 asks for it.
 """
 
+import base64
 import importlib
 import json
 import os
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import pytest
 from packaging.requirements import Requirement
@@ -134,9 +136,21 @@ def test_after_a_call_that_failed_the_cell_can_be_run_again(monkeypatch, tmp_pat
 
 def test_every_chapter_and_file_has_the_one_address():
     name = colab.REPOSITORY.removeprefix("https://github.com/")
-    written = [ROOT / file for file in ("pyproject.toml", "README.md", "CITATION.cff", "workbook/colab.py")]
+    written = [ROOT / file for file in ("pyproject.toml", "CITATION.cff", "workbook/colab.py")]
     for path in [*written, *(ROOT / "notebooks").glob("*.ipynb")]:
         assert set(re.findall(r"[\w-]+/cancellation-workbook\b", path.read_text(encoding="utf-8"))) == {name}, path
+
+
+def test_nothing_leads_to_an_address_that_is_still_to_come():
+    """Neither a badge nor a line of README; with an address both are there, the badge's picture with them."""
+    address = "https://github.com/somebody/cancellation-workbook"
+    assert colab.badge("00_a", "https://github.com/OWNER/x") == ""
+    assert "OWNER" not in (ROOT / "README.md").read_text(encoding="utf-8")
+    line = colab.badge("00_a", address)
+    assert line.endswith(f"{address.removeprefix('https://github.com/')}/blob/main/notebooks/00_a.ipynb)")
+    picture = base64.b64decode(re.search(r"base64,([^)]+)\)", line)[1])
+    assert ElementTree.fromstring(picture).attrib["aria-label"] == "Open in Colab"
+    assert address in colab.addresses_markdown(address)
 
 
 TRY = """

@@ -4,6 +4,7 @@ Run by the setup cell before anything else is imported. Colab's own packages are
 is held at its version.
 """
 
+import base64
 import os
 import subprocess
 import sys
@@ -18,9 +19,13 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 HOME = Path(__file__).resolve().parents[1]
-# Where Colab fetches the workbook from, and what the badges lead to. OWNER stands for an address that is still to come.
+# Where Colab fetches the workbook from, and what the badges lead to. OWNER stands for an address that is still to come:
+# until then no page shows one. Once it is set, `chapters --terms` and `findings --readme README.md` write them.
 REPOSITORY = "https://github.com/OWNER/cancellation-workbook"
-PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"
+BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="117" height="20" role="img" aria-label="Open in Colab">
+<rect width="117" height="20" rx="3" fill="#555"/><g fill="none" stroke-width="2.4">
+<circle cx="10" cy="10" r="4.2" stroke="#f9ab00"/><circle cx="18" cy="10" r="4.2" stroke="#e8710a"/></g>
+<text x="28" y="14" fill="#fff" font-family="Verdana,sans-serif" font-size="11">Open in Colab</text></svg>"""
 # The first code cell of every chapter.
 SETUP_CELL = (
     """
@@ -114,11 +119,31 @@ def prepare() -> None:
     os.chdir(HOME / "notebooks")
 
 
+def known(address: str = REPOSITORY) -> bool:
+    """Return whether the workbook has an address."""
+    return "/OWNER/" not in address
+
+
 def badge(chapter: str, address: str = REPOSITORY) -> str:
-    """Return the line of Markdown that opens a chapter in Colab; chapter: its file's name without .ipynb."""
-    name = address.removeprefix("https://github.com/")
+    """Return the line of Markdown that opens a chapter, its file's name without .ipynb, in Colab, or ""."""
+    if not known(address):
+        return ""
+    name, picture = address.removeprefix("https://github.com/"), base64.b64encode(BADGE.encode()).decode()
     place = f"https://colab.research.google.com/github/{name}/blob/main/notebooks/{chapter}.ipynb"
-    return f"[![Open in Colab]({PICTURE})]({place})"
+    return f"[![Open in Colab](data:image/svg+xml;base64,{picture})]({place})"
+
+
+def addresses_markdown(address: str = REPOSITORY) -> str:
+    """Return what README says of Colab and of pip from the net; "" without an address."""
+    if not known(address):
+        return ""
+    return f"""**Colab**: {badge("00_start_here", address)}, or the badge at the top of any chapter, and run the first cell.
+It installs what Colab lacks and changes no package that Colab brings, except that it uninstalls torchao 0.10, beside
+which peft refuses a plain LoRA.
+
+**Without a clone**: `pip install git+{address}`, with extras
+`pip install 'cancellation-workbook[quant] @ git+{address}'`.
+"""
 
 
 if __name__ == "__main__":

@@ -16,12 +16,14 @@ from types import SimpleNamespace
 import yaml
 
 from workbook.book import chapters
+from workbook.colab import badge
 from workbook.places import data_path
 from workbook.terminal import literal
 from workbook.topics.grading import UNANSWERED
 
 ARXIV = "https://arxiv.org/abs/"
 OURS = re.compile(r'<abbr class="term" title="[^"]*">(.*?)</abbr>', re.DOTALL)
+BADGED = re.compile(r"^\[!\[Open in Colab\].*\n\n", re.MULTILINE)
 LITERATURE = re.compile(r"^\*\*Literature\.\*\* .*\n\n", re.MULTILINE)
 PROTECTED = re.compile(  # what is no running text, in the order in which it is looked for
     r"```.*?```"
@@ -201,19 +203,26 @@ def with_literature(cell: str, chapter: str) -> str:
     return "\n\n".join([parts[0], line, parts[1]] if line and len(parts) == 2 else parts)
 
 
+def with_badge(header: str, chapter: str) -> str:
+    """The first cell of a chapter with the badge that opens it in Colab below its title, where that has an address."""
+    title, rest = BADGED.sub("", header).split("\n\n", 1)
+    return "\n\n".join(filter(None, [title, badge(chapter), rest]))
+
+
 def write_tooltips(names=None, check: bool = False) -> list[str]:
-    """Bring tooltips and literature of chapters (`find_chapters`) up to date; returns the names of those that changed.
+    """Bring tooltips, literature and badges of `find_notebooks` up to date; returns those that changed.
 
     check: write nothing.
     """
     changed = []
-    for path in chapters.find_chapters(names):
+    for path in chapters.find_notebooks(names):
         notebook = json.loads(path.read_text(encoding="utf-8"))
-        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "markdown"][1:]
+        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "markdown"]
         before = ["".join(cell["source"]) for cell in cells]
-        after = with_tooltips(before)
+        header, after = before[:1], with_tooltips(before[1:])
         if after:
             after[-1] = with_literature(after[-1], path.name[:2])
+        after = [with_badge(text, path.stem) if "\n\n" in text else text for text in header] + after
         if before == after:
             continue
         changed.append(path.stem)

@@ -34,7 +34,7 @@ def run_chapters(profile: str = "smoke", names=None, in_place: bool = False) -> 
     import nbformat
 
     chapters = {}
-    for path in find_chapters(names) if names else all_notebooks():
+    for path in find_notebooks(names):
         start = time.perf_counter()
         chapters[path.stem] = execute(path, profile)
         print(f"{path.stem}: {time.perf_counter() - start:.1f} s in the {profile} profile", flush=True)
@@ -48,24 +48,24 @@ def read_chapters(names=None) -> dict:
     """Read chapters as they were executed and written last; errors as of `run_chapters`."""
     import nbformat
 
-    chosen = find_chapters(names) if names else all_notebooks()
-    return {path.stem: nbformat.read(path, as_version=4) for path in chosen}
+    return {path.stem: nbformat.read(path, as_version=4) for path in find_notebooks(names)}
 
 
 def find_chapters(names=None) -> list[Path]:
     """The chapters in order, or the notebooks whose file name starts with one of `names`; errors in a sentence."""
+    found = find_notebooks(names)
+    return found if names else [path for path in found if path.name[0].isdigit()]
+
+
+def find_notebooks(names=None) -> list[Path]:
+    """As `find_chapters`, and without names also the forms that have a notebook of their own, after the chapters."""
     notebooks = sorted(NOTEBOOKS.glob("*.ipynb"))
     if not notebooks:
         clone("The command chapters")
     for name in names or ():
         if not any(path.name.startswith(name) for path in notebooks):
             raise ValueError(f"{name!r} fits no chapter: there are {', '.join(path.stem for path in notebooks)}.")
-    return [path for path in notebooks if path.name.startswith(tuple(names) if names else tuple("0123456789"))]
-
-
-def all_notebooks() -> list[Path]:
-    """The chapters in order, and after them the forms that have a notebook of their own."""
-    return find_chapters([""])
+    return [path for path in notebooks if path.name.startswith(tuple(names or [""]))]
 
 
 def execute(path: Path, profile: str):
@@ -169,7 +169,7 @@ def update_copies(folder: Path | None = None) -> list[str]:
     """
     (folder := folder or COPIES).mkdir(exist_ok=True)
     sentences = []
-    for chapter in all_notebooks():
+    for chapter in find_notebooks():
         copy = folder / chapter.name
         notebook = _read(copy)
         if not copy.exists() or _is_untouched(notebook):

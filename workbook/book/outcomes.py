@@ -22,6 +22,7 @@ from IPython.display import Markdown
 from workbook.claims.inference import NOT_MEASURED
 from workbook.claims.ledger import format_effect, kept_ledger, predictions, registered
 from workbook.claims.sentences import outcome_badge, plain_outcome
+from workbook.colab import addresses_markdown
 from workbook.places import data_path
 from workbook.statistics import unit_curve
 from workbook.studies.record import load_measured
@@ -39,7 +40,7 @@ FOLD = "<details><summary>{sign} {number}. <b>{line}</b></summary>\n\n{rest} *{s
 GRID = "display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 340px), 1fr)); gap: 12px"
 CARD = "border: 1px solid #8886; border-radius: 6px; padding: 10px 14px; line-height: 1.4; overflow-wrap: break-word"
 PART = '<p style="margin: 0 0 6px">{}</p>'
-BLOCK = re.compile(r"(<!-- findings -->\n).*?(<!-- /findings -->)", re.DOTALL)  # of README
+BLOCK = r"(<!-- {0} -->\n).*?(<!-- /{0} -->)"  # of README
 
 
 @dataclass(frozen=True)
@@ -194,9 +195,11 @@ def undecided() -> pd.DataFrame:
 
 
 def write_readme(path) -> bool:
-    """Write the findings between a file's marks; whether it changed."""
-    text = path.read_text(encoding="utf-8")
-    new = BLOCK.sub(lambda match: f"{match[1]}{findings_markdown(folded=True)}\n{match[2]}", text)
+    """Write the findings, and the addresses once there are some, between a file's marks; whether it changed."""
+    text = new = path.read_text(encoding="utf-8")
+    blocks = {"findings": f"{findings_markdown(folded=True)}\n", "addresses": addresses_markdown()}
+    for name, block in blocks.items():
+        new = re.sub(BLOCK.format(name), lambda match, block=block: match[1] + block + match[2], new, flags=re.DOTALL)
     if new != text:
         path.write_text(new, encoding="utf-8")
     return new != text

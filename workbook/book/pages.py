@@ -92,7 +92,7 @@ def page_source(notebook: dict) -> dict:
     for k, cell in enumerate(page["cells"]):
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            text = re.sub(r"!\[([^\]]*)\]\(http[^)]*\)", r"\1", text).replace("<abbr ", '<abbr tabindex="0" ')
+            text = re.sub(r"!\[([^\]]*)\]\((?:http|data:)[^)]*\)", r"\1", text).replace("<abbr ", '<abbr tabindex="0" ')
             text = text.replace("(../data/book/losses.md)", "(losses.md)")
             cell["source"] = f"{text}\n\n{NOTE}" if k == 0 else text
             continue

@@ -34,6 +34,7 @@ from workbook.training.messages import show_value
 Value = TypeVar("Value")
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "numpy")
+KEEP = 2  # checkpoints of a run, so that a damaged newest one leaves another
 SUMS = "checksums.json"  # sizes and SHA-256 of every file of a folder, written last
 
 

@@ -28,7 +28,6 @@ STATE = "training_state"  # stem of the state files in a checkpoint
 LAMBDAS = "lr_lambdas"  # the one part of a scheduler's state that is code
 ENTROPY = ("entropy_coef", "_last_world_entropy")  # of TRL's adaptive controller, between optimizer steps
 SHOWN, LONGEST = 8, 400  # rollouts, and characters of each text, in samples.json
-KEEP = 2  # checkpoints kept, so that a damaged newest one leaves another
 
 
 class ResumableTrainer(CancellationTrainer):
@@ -52,7 +51,7 @@ class ResumableTrainer(CancellationTrainer):
             files.save_state(folder, STATE, self._training_state() | {"random_of_others": others})
             self.state.save_to_json(str(folder / "trainer_state.json"))
         step, written = self.state.global_step, files.checkpoints(Path(self.args.output_dir))
-        for old in [path for path in written if files.checkpoint_step(path) <= step][KEEP:]:
+        for old in [path for path in written if files.checkpoint_step(path) <= step][files.KEEP :]:
             shutil.rmtree(old)
 
     def _save(self, output_dir=None, state_dict=None):

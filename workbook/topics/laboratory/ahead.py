@@ -18,6 +18,7 @@ import psutil
 from workbook.places import runs_folder
 from workbook.policies.models import free_mib
 from workbook.training.config import RunConfig
+from workbook.training.files import KEEP
 from workbook.training.memory import CARDS, forecast_shape, peak_mib, run_device, steps_per_generation
 from workbook.training.runs import start_run
 
@@ -84,8 +85,6 @@ def frozen_dtype(config: RunConfig, place: str):
 
 def disk_sentence(config: RunConfig, table: pd.DataFrame) -> str:
     """What a run's checkpoints take on disk: what it trains and the optimizer's states; table: of `memory_forecast`."""
-    from workbook.training.resumable import KEEP
-
     trained = ["adapters" if config.lora else "weights", "Adam's moments", "optimizer's states"]
     each = float(table.loc[table["part"].isin(trained), "mib"].sum())
     folder = runs_folder().absolute()
