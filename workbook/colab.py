@@ -137,7 +137,8 @@ def addresses_markdown(address: str = REPOSITORY) -> str:
     """Return what README says of Colab and of pip from the net; "" without an address."""
     if not known(address):
         return ""
-    return f"""**Colab**: {badge("00_start_here", address)}, or the badge at the top of any chapter, and run the first cell.
+    opens = badge("00_start_here", address)
+    return f"""**Colab**: {opens}, or the badge at the top of any chapter, and run the first cell.
 It installs what Colab lacks and changes no package that Colab brings, except that it uninstalls torchao 0.10, beside
 which peft refuses a plain LoRA.
 
