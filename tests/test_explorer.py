@@ -72,6 +72,17 @@ def test_the_reset_button_has_the_page_move_every_control():
     assert asked == [{"moves": [[ids["slope"], "value", 1.0], [ids["points"], "value", 3], [ids["shape"], "index", 0]]}]
 
 
+def test_a_preset_moves_its_controls_and_the_others_back():
+    one = explorer(presets={"steep": {"slope": 4.0}})
+    asked = []
+    one.snippet.send = asked.append
+    one.set(points=9)
+    one.presets["steep"].click()
+    ids = {name: control.model_id for name, control in one.controls.items()}
+    assert asked == [{"moves": [[ids["slope"], "value", 4.0], [ids["points"], "value", 3], [ids["shape"], "index", 0]]}]
+    assert one.presets["steep"] in one.box.children[1].children
+
+
 def test_what_is_drawn_is_the_newest_of_two_threads(monkeypatch):
     one = explorer()
     begun, go_on = threading.Event(), threading.Event()

@@ -66,22 +66,25 @@ def test_an_experiment_by_hand(run_cells, small_model, tmp_path):
     with chapter.page.expect_file_chooser() as chooser:
         box.locator(".jupyter-button", has_text="Upload").click()
     chooser.value.set_files([tmp_path / "capitals.csv", tmp_path / "questions.csv", tmp_path / "score.py"])
-    expect(box).to_contain_text("capitals.csv was saved; put own:capitals.csv as the task", timeout=SLOW)
+    expect(box).to_contain_text("capitals.csv was saved beside this notebook", timeout=SLOW)
+    assert chapter.python("form.controls['reward'].value") == "score.py:score"
 
     # the commonest mistakes
-    write("task options", "reward: score.py:scroe")
-    write("task", "own:questions.csv")
+    write("reward", "score.py:scroe")
     refuses("questions.csv has no column prompt; its columns are question, answer")
     write("task", "own:capital.csv")
     refuses("there is no data file 'capital.csv'")
     write("task", "own:capitals.csv")
     refuses("score.py has no function 'scroe'; it has score")
-    write("task options", "reward: score.py:score, chat: true")
-    refuses("512 prompts are asked for, but capitals.csv has 12 rows")
-    slide("prompts of the task", 12)
+    write("reward", "score.py:score")
+    expect(box).to_contain_text("capitals.csv: 12 prompts to train on.", timeout=SLOW)  # the slider ends there
+    assert chapter.python("form.controls['num_prompts'].value") == 12
+    chapter.control("prompts as chat").locator("input").check()
+    refuses("Switch “prompts as chat” off")
     write("model", "nowhere/at-all:x")
     refuses("must be 'bundled'")
     write("model", str(small_model))
+    assert chapter.python("form.controls['lora'].value") == 8, "adapters of a language model"
     slide("tokens at most", 12)
     slide("optimizer steps", 2)
     expect(start).to_be_enabled(timeout=SLOW)
@@ -89,7 +92,7 @@ def test_an_experiment_by_hand(run_cells, small_model, tmp_path):
     # tried, trained twice, compared
     box.locator(".jupyter-button", has_text="Try it").click()
     expect(box).to_contain_text(re.compile(r"Prompt 2 as .*small gets it \(\d+ tokens\)"), timeout=SLOW)
-    expect(box).to_contain_text("hacks are paid")
+    expect(box).to_contain_text("texts that are no answer")
     expect(box).to_contain_text("<|im_start|>assistant")
     chapter.shot("form-tried", box)
     monitor = box.locator(".workbook-monitor")

@@ -78,6 +78,7 @@ class Explorer(Shell):
     compute, chart, describe: as in the module's docstring.  controls: {keyword of compute: ipywidget with a value}.
     variables: {name in the reader's notebook: value}, what a cell has measured: compute's first arguments.
     code: settings -> the lines that compute them; by default an import and a call of compute.
+    presets: {what a button above the chart says: the settings that it moves to, others as in the beginning}.
 
     Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that computes it. Where the
     controls ask for what can't be, the sentence says so, and the rest stays as it was. The chart follows a slider under
@@ -92,6 +93,7 @@ class Explorer(Shell):
         describe: Callable[..., str] | None = None,
         variables: dict[str, object] | None = None,
         code: Callable[[dict], str] | None = None,
+        presets: dict[str, dict] | None = None,
     ):
         self.compute, self.controls, self.variables = compute, controls, variables or {}
         self._code = code or (lambda settings: call_code(compute, self.variables, settings))
@@ -112,7 +114,10 @@ class Explorer(Shell):
         for control in controls.values():
             control.observe(self._moved, "value")
         grid = control_grid(*controls.values(), self.reset_button)
-        self.box = ipywidgets.VBox([grid, self.sentence, self.chart, self.snippet]).add_class("workbook-explorer")
+        self.presets = {label: self._preset_button(label, moved) for label, moved in (presets or {}).items()}
+        tries = ipywidgets.Box([*self.presets.values()], layout={"flex_flow": "row wrap"})
+        parts = [grid, *([tries] if presets else []), self.sentence, self.chart, self.snippet]
+        self.box = ipywidgets.VBox(parts).add_class("workbook-explorer")
         self._update_text()
 
     @property
@@ -123,6 +128,12 @@ class Explorer(Shell):
     def reset(self) -> None:
         """Back to the settings that it began with."""
         self.set(**self._start)
+
+    def _preset_button(self, label: str, moved: dict) -> ipywidgets.Button:
+        button = ipywidgets.Button(description=label, tooltip=f"Try it: {label}", layout={"width": "auto"})
+        values = {control: (self._start | moved)[name] for name, control in self.controls.items()}
+        button.on_click(lambda _: self.snippet.move(values))
+        return button
 
     def _computed(self) -> dict[str, pd.DataFrame]:
         settings = self.settings

@@ -27,7 +27,13 @@ def explore_gradients_meet() -> Explorer:
         "advantage_b": slider(-1.0, -1.0, 1.0, 0.05, "advantage of B"),
         "p_shared": slider(0.5, 0.05, 0.95, 0.05, "probability of “so”"),
     }
-    return Explorer(compute_gradients_meet, charts.gradients_meet_chart, controls, describe)
+    presets = {
+        "two wrong answers for one right": {"advantage_b": -0.5},
+        "B earned nothing": {"advantage_b": 0.0},
+        "B a little better than average": {"advantage_b": 0.25},
+        "“so” nearly certain": {"p_shared": 0.95},
+    }
+    return Explorer(compute_gradients_meet, charts.gradients_meet_chart, controls, describe, presets=presets)
 
 
 def explore_growing() -> Explorer:

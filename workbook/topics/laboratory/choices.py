@@ -286,7 +286,7 @@ FIELDS = {
     "eval_prompts": Field(_number("held-out prompts", 0, 128), "Prompts that are never trained on: their reward is measured before and after training. 0: none."),
     "max_tokens": Field(_number("tokens at most", 1, 512), "The longest completion; longer ones are cut off there."),
     "quantization": Field(_menu("weights", [("as they are", None), ("NF4 (4 bits)", "nf4")]), "NF4 keeps frozen weights in 4 bits: an eighth of the memory of 32-bit ones. It needs LoRA."),
-    "lora": Field(lambda value: power_slider(value or 0, 64, "LoRA rank", zero="all weights"), "Rank of trained adapters beside frozen weights; 0 trains all weights instead."),
+    "lora": Field(lambda value: power_slider(value or 0, 64, "LoRA rank", zero="none"), "Rank of trained adapters beside frozen weights; none trains all weights instead."),
     "dtype": Field(_menu("frozen weights in", [("as the device likes", "auto"), "float32", "bfloat16", "float16"]), "Precision of frozen weights; trained ones are float32 always."),
     "prompts": Field(lambda value: power_slider(value, 64, "prompts a batch"), "Different prompts in one generation batch. Times the group size, that is the rollouts of a batch."),
     "group_size": Field(lambda value: power_slider(value, 64, "group size G", least=2), "Completions of each prompt. Their mean reward is the baseline: a group of equal rewards teaches nothing."),

@@ -151,7 +151,8 @@ class RunForm:
             asked.button.on_click(self._changed)
         pairs = "Compare what was started here, and the runs chosen beside, by seed"
         self.compare_button = _button("Compare", "bar-chart", pairs, self.compare, self._say_effect)
-        self.earlier = ipywidgets.SelectMultiple(description="and earlier ones", rows=4, layout={"width": "98%"})
+        look = {"layout": {"flex": "1 1 auto"}, "style": {"description_width": "initial"}}
+        self.earlier = ipywidgets.SelectMultiple(description="and earlier runs", rows=4, **look)
         self.upload = ipywidgets.FileUpload(accept=",".join((*ROWS, ".py")), multiple=True, description="Upload")
         self.upload.tooltip = "Copy your own prompts or reward to beside this notebook, and take them"
         self.upload.observe(self._uploaded, "value")
@@ -174,7 +175,7 @@ class RunForm:
         tried = [ipywidgets.HBox([self.upload, self.sampled.button, self.timed.button]), self.file_line]
         tried += [self.timed.box, self.sampled.box]
         compared = [ipywidgets.HBox([self.compare_button, self.earlier]), self.effect_line, self.effects]
-        return [*parts, self.line, self.bar, file, *tried, self.monitor.box, *compared]
+        return [*parts, self.line, *tried, self.monitor.box, *compared, self.bar, file]
 
     # --- what it says
 
@@ -325,6 +326,7 @@ class RunForm:
         chosen, mine = self.earlier.value, {run.folder.resolve() for run in self.started}
         self.earlier.options = [(label, run) for label, run in compare.finished_runs() if run not in mine]
         self.earlier.value = [run for _, run in self.earlier.options if run in chosen]
+        self.earlier.layout.display = "" if self.earlier.options else "none"
 
     # --- comparison
 

@@ -34,7 +34,16 @@ def explore_pair() -> Explorer:
         "rivalry": slider(0.0, 0.0, 0.98, 0.02, "rivalry of both words"),
         "lr": slider(0.5, 0.1, 10.0, 0.1, "learning rate"),
     }
-    return Explorer(compute_pair, pair_chart, controls, describe)
+    presets = {
+        "turn to 90°": {"angle": 90},
+        "turn to 180°": {"angle": 180},
+        "B pushes against A": {"angle": 0, "advantage_b": -1.0},
+        "both tokens sure": {"p_a": 0.9, "p_b": 0.9},
+        "B says another word": {"same": False},
+        "and they are rivals": {"same": False, "rivalry": 0.9},
+        "a large step": {"lr": 5.0},
+    }
+    return Explorer(compute_pair, pair_chart, controls, describe, presets=presets)
 
 
 def explore_map() -> Explorer:
