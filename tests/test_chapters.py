@@ -25,7 +25,9 @@ ADDRESS = "https://github.com/somebody/cancellation-workbook"
 LIMITS = {"cells": 40, "lines": 40, "words": 3_000, "bytes": 1_500_000}
 HIDDEN = re.compile(r"<details>.*?</details>|<[^>]+>", re.DOTALL)  # hints and solutions that are folded, and tags
 MACHINE_PATHS = re.compile(r"(?<![\w.:/])/(?:home|root|work|tmp|Users|private|var|opt)/[\w.]|site-packages|[A-Z]:\\\\")
+NOTEBOOKS = chapters.find_notebooks()  # with the forms that have one of their own
 each_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 
 
 def cells(path, kind):
@@ -46,14 +48,14 @@ def fetched():
         PACKAGED["smollm2-135m"].folder()
 
 
-@each_chapter
+@each_notebook
 def test_chapter_runs_in_the_smoke_profile(path, fetched, offline):
     before = path.read_bytes()
     chapters.run_chapters("smoke", [path.name])
     assert path.read_bytes() == before
 
 
-@each_chapter
+@each_notebook
 def test_chapter_was_executed_top_to_bottom(path):
     code = cells(path, "code")
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
@@ -61,7 +63,7 @@ def test_chapter_was_executed_top_to_bottom(path):
     assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs), "no picture"
 
 
-@each_chapter
+@each_notebook
 def test_chapter_carries_no_widget_state_and_no_trace_of_a_machine(path):
     text = path.read_text(encoding="utf-8")
     assert len(text.encode()) < LIMITS["bytes"]
@@ -71,7 +73,7 @@ def test_chapter_carries_no_widget_state_and_no_trace_of_a_machine(path):
     assert not MACHINE_PATHS.findall(words)
 
 
-@each_chapter
+@each_notebook
 def test_chapter_is_short(path):
     code = cells(path, "code")
     assert len(code) <= LIMITS["cells"]
@@ -89,6 +91,14 @@ def test_chapter_begins_with_its_header_and_the_common_setup_cell(path):
     set_it = "take the setup cell from another chapter"
     assert cells(path, "code")[0].source == SETUP_CELL, set_it
     assert cells(path, "code")[0].metadata == FOLDED, set_it
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[len(CHAPTERS) :], ids=lambda path: path.stem)
+def test_a_form_of_its_own_is_one_folded_cell_that_colab_can_run_too(path):
+    (cell,) = cells(path, "code")
+    assert cell.source.startswith(SETUP_CELL.partition("\nimport workbook")[0])
+    assert cell.metadata == FOLDED
+    assert re.search(r"this machine, \w+: [\d.]+[1-9]", "".join(cell.outputs[0].data["text/plain"])), "its forecast"
 
 
 def navigation(path):
@@ -114,7 +124,7 @@ def test_chapter_leads_to_those_before_and_after_it(path):
     assert re.findall(r"\((\w+\.ipynb)\)", line) == [one.name for one in beside]
 
 
-@each_chapter
+@each_notebook
 def test_chapter_is_clean(path):
     for command in (["check"], ["format", "--check"]):
         run = subprocess.run(

@@ -238,9 +238,11 @@ def test_start_begins_a_run_and_keeps_the_last_one_beside_it():
     monitor = RunMonitor(start=lambda: runs.append(FakeRun()) or runs[-1], interval=0.001)
     assert "not started" in monitor.line.value
     assert monitor.stop_button.disabled
+    assert monitor.chart.layout.display == "none", "there is nothing to draw"
     for _ in range(2):
         monitor.start_button.click()
         monitor._thread.join()
+    assert monitor.chart.layout.display == ""
     assert {row["run"] for row in monitor.chart.data["rows"]} == {"your run 1", "your run 2"}
     assert [row["mine"] for row in monitor.chart.data["rows"] if row["run"] == "your run 1"].count(True) == 0
     with pytest.raises(ValueError, match="needs run="):

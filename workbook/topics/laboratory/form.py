@@ -128,7 +128,7 @@ class RunForm:
         self.base = first_config() if config is None else RunConfig.load(config)
         self.card, self.started, self._anyway = card, [], None
         self._known: dict[tuple, tuple] = {}
-        self._asked, self._rows = 0, ""
+        self._asked, self._rows, self._looking = 0, "", None
         shown = BASIC if fields is None else fields
         names = [*shown, *(name for name in FIELDS if fields is None and name not in shown)]
         first = first_values(self.base, names)
@@ -230,7 +230,13 @@ class RunForm:
             self._show_forecasts(config)
         else:
             self._refuse("Looking up the model's shape and the task's longest prompt ...", error=False)
-            threading.Thread(target=self._look_up, args=(config, self._asked), daemon=True).start()
+            self._looking = threading.Thread(target=self._look_up, args=(config, self._asked), daemon=True)
+            self._looking.start()
+
+    def wait(self) -> None:
+        """Wait until what the forecast needs was looked up."""
+        while (looking := self._looking) is not None and looking.is_alive():
+            looking.join()
 
     def _look_up(self, config: RunConfig, asked: int) -> None:
         """Look up what the forecast needs of a model and a task; the newest question alone is answered."""
