@@ -79,7 +79,7 @@ def test_an_explorer_follows_a_fast_drag_refuses_and_is_reset(run_cells, capsys)
     chapter.click("Reset")
     assert chapter.python("explorer.settings") == {"n": 20, "way": "up"}
     assert lengths(chapter) == pytest.approx({"up": 200, "down": 800})
-    code = chapter.panel.locator(".workbook-code pre").inner_text()
+    code = chapter.panel.locator(".workbook-code pre").text_content()
     assert code.split() == chapter.python("explorer.code").split()
     assert chapter.grave() == []
     assert chapter.errors == []

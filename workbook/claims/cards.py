@@ -14,7 +14,7 @@ from workbook.terminal import WIDTH
 from workbook.views.ledger import OUTCOME_MARKS
 from workbook.views.style import NEUTRAL, escape
 
-BAR = 220, 18  # pixels of the picture of an interval: width, height
+BAR = 150, 18  # pixels of the picture of an interval: width, height
 WORDS = "display: inline-block; vertical-align: middle; line-height: 1.35;"
 
 
@@ -34,7 +34,7 @@ class Outcomes:
 
     def _repr_html_(self) -> str:
         rows = "".join(_row_html(key, row) for key, row in self.rows.items())
-        return f'<div class="outcomes" style="max-width: 860px">{rows}</div>'
+        return f'<div class="outcomes" style="max-width: 960px">{rows}</div>'
 
 
 class Sentence:
@@ -100,9 +100,10 @@ def _row_html(key: str, row) -> str:
     sign = f'<b style="color: {colour}; font-size: 1.15em">{SIGNS.get(row.outcome, "–")}</b>'
     about = row.words if row.role == "primary" else row.measured
     about = f"{about[:1].upper()}{about[1:]}".rstrip(".")
-    head = f'<span style="{WORDS} width: 11em">{sign} <b>{escape(row.outcome)}</b></span>'
-    head += f'<span style="{WORDS} width: min(100%, 27em); padding-right: 1em">{escape(about)}</span>'
-    head += f'<span style="{WORDS}">{_bar(row, colour)} {escape(f"{format_effect(row)} {row.unit}".rstrip())}</span>'
+    head = f'<span style="{WORDS} width: 11em; padding-right: 4px">{sign} <b>{escape(row.outcome)}</b></span>'
+    head += f'<span style="{WORDS} width: min(100%, 22em); padding-right: 1em">{escape(about)}</span>'
+    effect = escape(f"{format_effect(row)} {row.unit}".rstrip())
+    head += f'<span style="{WORDS} white-space: nowrap">{_bar(row, colour)} {effect}</span>'
     more = f"<b>{escape(key)}</b> ({escape(row.role)}). {escape(row.measured.rstrip('.'))}: {escape(stated_of(row))}."
     return (
         f'<details style="padding: 3px 0; border-bottom: 1px solid #8884"><summary style="cursor: pointer">{head}'
@@ -111,8 +112,9 @@ def _row_html(key: str, row) -> str:
 
 
 def _bar(row, colour: str) -> str:
-    """The interval as a picture: grey, what is too small to matter; dashed, the threshold; "" without an interval."""
-    numbers = (row.low, row.high, row.mean, row.threshold, row.smallest_effect)
+    """The interval as a picture; "" without one. Grey: too small to matter; dashed: the threshold, with a mark to the
+    side on which the claim lies."""
+    numbers = (row.low, row.high, row.mean, row.threshold, row.smallest_effect, row.toward)
     if not all(map(math.isfinite, numbers)) or (row.log and min(row.low, row.threshold) <= 0):
         return ""
     scale = math.log if row.log else float
@@ -129,6 +131,7 @@ def _bar(row, colour: str) -> str:
     middle = height / 2
     parts = f'<rect x="{x(zone[0])}" y="0" width="{x(zone[1]) - x(zone[0]):.1f}" height="{height}" fill="#8883"/>'
     parts += f'<path d="M{x(row.threshold)} 0V{height}" stroke="currentColor" stroke-dasharray="3 2"/>'
+    parts += f'<path d="M{x(row.threshold)} 0l{6 * row.toward:g} 3l{-6 * row.toward:g} 3z" fill="currentColor"/>'
     parts += f'<path d="M{x(row.low)} {middle}H{x(row.high)}" stroke="{colour}" stroke-width="3"/>'
     parts += f'<circle cx="{x(row.mean)}" cy="{middle}" r="4" fill="{colour}"/>'
     look = f'width="{width}" height="{height}" style="vertical-align: middle"'

@@ -33,10 +33,11 @@ MAX_DRAG_SECONDS = 0.050  # what takes longer is computed when a slider is let g
 
 
 class Snippet(anywidget.AnyWidget):
-    """A line or two of Python on the page, with a button that copies it; `move` moves controls as the page would."""
+    """Lines of code that a title opens, with a button that copies them; `move` moves controls as the page would."""
 
     _esm = (Path(__file__).parent / "snippet.js").read_text(encoding="utf-8")
     text = traitlets.Unicode().tag(sync=True)
+    title = traitlets.Unicode("This setting as code").tag(sync=True)
 
     def move(self, controls: dict[ipywidgets.ValueWidget, object]) -> None:
         """Have the page move controls to values: of what it sends of a control, this is then the last."""

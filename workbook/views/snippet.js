@@ -1,8 +1,9 @@
 function render({ model, el }) {
-  const [text, button, box] = ["pre", "button", "div"].map(tag => document.createElement(tag));
+  const [text, button, box, title] = ['pre', 'button', 'details', 'summary'].map(tag => document.createElement(tag));
   box.className = 'workbook-code'; el.classList.add('workbook-snippet');
+  title.textContent = model.get('title');
   button.className = 'jupyter-button';
-  button.textContent = 'Copy as code';
+  button.textContent = 'Copy';
   const copied = document.createElement('span'); copied.setAttribute('role', 'status');
   const show = () => { text.textContent = model.get('text'); };   // text, never markup
   button.onclick = async () => {
@@ -13,7 +14,7 @@ function render({ model, el }) {
     copied.textContent = ' copied'; setTimeout(() => { copied.textContent = ''; }, 1500);
   };
   model.on('change:text', show); show();
-  box.append(button, copied, text); el.append(box);
+  box.append(title, button, copied, text); el.append(box);
   return () => model.off('change:text', show);
 }
 function initialize({ model }) {   // controls are reset here, where a slider's last message may still wait to be sent

@@ -141,7 +141,7 @@ class RunForm:
             self.controls["model"].observe(self._fit_to_model, "value")
         self.line, self.file_line, self.effect_line = (ipywidgets.HTML(layout=WIDE) for _ in range(3))
         self.bar = LiveChart(memory_fit_chart, **memory_rows({HERE: (NOTHING, 0.0), card: (NOTHING, 0.0)}))
-        self.snippet, self.effects = Snippet(), ipywidgets.VBox()
+        self.snippet, self.effects = Snippet(title="The same as a file for python -m workbook train"), ipywidgets.VBox()
         self.monitor = RunMonitor(start=self.start, target=target, beside=beside)
         samples = "Two prompts, four completions of each and their rewards; of a reward of yours, what else it pays"
         self.sampled = Asked("Try it", "eye", samples, Sampling, self._checked)
@@ -161,21 +161,17 @@ class RunForm:
         self._changed()
 
     def _parts(self, shown, whole: bool) -> list[ipywidgets.Widget]:
-        def fold(title: str, inside) -> ipywidgets.Accordion:
-            folded = ipywidgets.Accordion([inside], selected_index=None)
-            folded.set_title(0, title)
-            return folded
-
-        file = fold("The same as a file for python -m workbook train", self.snippet)
         parts = [control_grid(*(self.controls[name] for name in shown))]
         if folded := [control for name, control in self.controls.items() if name not in shown]:
-            parts.append(fold("All settings", control_grid(*folded)))
+            more = ipywidgets.Accordion([control_grid(*folded)], selected_index=None)
+            more.set_title(0, "All settings")
+            parts.append(more)
         if not whole:
-            return [*parts, self.line, file, self.monitor.box]
+            return [*parts, self.line, self.snippet, self.monitor.box]
         tried = [ipywidgets.HBox([self.upload, self.sampled.button, self.timed.button]), self.file_line]
         tried += [self.timed.box, self.sampled.box]
         compared = [ipywidgets.HBox([self.compare_button, self.earlier]), self.effect_line, self.effects]
-        return [*parts, self.line, *tried, self.monitor.box, *compared, self.bar, file]
+        return [*parts, self.line, *tried, self.monitor.box, *compared, self.bar, self.snippet]
 
     # --- what it says
 
