@@ -103,7 +103,7 @@ def memory_fit_chart(parts: pd.DataFrame, limits: pd.DataFrame) -> alt.LayerChar
         alt.layer(_bars(parts, "row", colours, "forecast memory (GiB)", **below), free, words),
         "What it needs, and what is free",
         "thick line: what is free; a bar beyond it, and its number in red, does not fit",
-        "; ".join(f"{row.row}: {row.text}" for row in limits.itertuples()),
+        "bars by part, for each place while sampling and while training",  # rows change, a description stays
         width=430,
         height=alt.Step(32),
     )
