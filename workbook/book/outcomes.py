@@ -157,7 +157,7 @@ class Decisions:
         return laid_out(decisions_text())
 
     def _repr_html_(self) -> str:
-        return f'<div style="{GRID}">{"".join(map(_card, read_findings()["decisions"]))}</div>'
+        return f'<div class="cards" style="{GRID}">{"".join(map(_card, read_findings()["decisions"]))}</div>'
 
 
 def decisions() -> Decisions:
