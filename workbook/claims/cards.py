@@ -34,7 +34,7 @@ class Outcomes:
 
     def _repr_html_(self) -> str:
         rows = "".join(_row_html(key, row) for key, row in self.rows.items())
-        return f'<div class="outcomes" style="max-width: 960px">{rows}</div>'
+        return f'<div class="outcomes" style="max-width: 960px; font-size: 14px">{rows}</div>'
 
 
 class Sentence:
@@ -102,7 +102,7 @@ def _row_html(key: str, row) -> str:
     about = f"{about[:1].upper()}{about[1:]}".rstrip(".")
     head = f'<span style="{WORDS} width: 11em; padding-right: 4px">{sign} <b>{escape(row.outcome)}</b></span>'
     head += f'<span style="{WORDS} width: min(100%, 22em); padding-right: 1em">{escape(about)}</span>'
-    effect = escape(f"{format_effect(row)} {row.unit}".rstrip())
+    effect = escape(f"{format_effect(row)} {row.unit}".rstrip()) if math.isfinite(row.mean) else ""
     head += f'<span style="{WORDS} white-space: nowrap">{_bar(row, colour)} {effect}</span>'
     more = f"<b>{escape(key)}</b> ({escape(row.role)}). {escape(row.measured.rstrip('.'))}: {escape(stated_of(row))}."
     return (
