@@ -79,7 +79,7 @@ def test_an_experiment_by_hand(run_cells, small_model, tmp_path):
     write("reward", "score.py:score")
     expect(box).to_contain_text("capitals.csv: 12 prompts to train on.", timeout=SLOW)  # the slider ends there
     assert chapter.python("form.controls['num_prompts'].value") == 12
-    chapter.control("prompts as chat").locator("input").check()
+    box.locator(".widget-label-basic", has_text="prompts as chat").locator("input").check()
     refuses("Switch “prompts as chat” off")
     write("model", "nowhere/at-all:x")
     refuses("must be 'bundled'")
