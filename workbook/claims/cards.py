@@ -10,10 +10,10 @@ from difflib import get_close_matches
 import numpy as np
 
 from workbook.claims.ledger import SIGNS, format_effect, registered, stated_of
-from workbook.terminal import WIDTH
-from workbook.views.ledger import OUTCOME_MARKS
-from workbook.views.style import NEUTRAL, escape
+from workbook.views.style import NEUTRAL, SERIES, escape
 
+COLOURS = {"✓": SERIES[1], "✗": SERIES[2], "≈": SERIES[0]}  # of a sign, as in the chart of the ledger
+WIDTH = 100  # columns of a text, at most
 BAR = 150, 18  # pixels of the picture of an interval: width, height
 WORDS = "display: inline-block; vertical-align: middle; line-height: 1.35;"
 
@@ -96,8 +96,9 @@ def _row(key: str, scale: str):
 
 def _row_html(key: str, row) -> str:
     """A row that opens: its mark and outcome, what it is about, its interval."""
-    colour = OUTCOME_MARKS.get(row.outcome, (NEUTRAL,))[0]
-    sign = f'<b style="color: {colour}; font-size: 1.15em">{SIGNS.get(row.outcome, "–")}</b>'
+    mark = SIGNS.get(row.outcome, "–")
+    colour = COLOURS.get(mark, NEUTRAL)
+    sign = f'<b style="color: {colour}; font-size: 1.15em">{mark}</b>'
     about = row.words if row.role == "primary" else row.measured
     about = f"{about[:1].upper()}{about[1:]}".rstrip(".")
     head = f'<span style="{WORDS} width: 11em; padding-right: 4px">{sign} <b>{escape(row.outcome)}</b></span>'
