@@ -132,7 +132,6 @@ def _lab(args) -> int:
     opened = find_chapters([name])[0].name
     try:
         from jupyterlab.labapp import LabApp
-        from tornado.ioloop import IOLoop
     except ImportError:
         raise ImportError("JupyterLab is not installed here; `make lab` or pip install '.[all,lab]' does it.") from None
     for sentence in update_copies():
@@ -147,7 +146,7 @@ def _lab(args) -> int:
         [f"--ServerApp.root_dir={ROOT}", place, "--log-level=ERROR", *root, *args.options]
     )
     last = f"{what}: {server.display_url.split()[-1]}  (Ctrl + C, twice, ends it)"
-    IOLoop.current().add_callback(print, last, flush=True)  # when the server has said all that it says
+    server.io_loop.add_callback(print, last, flush=True)  # when the server has said all that it says
     server.start()
     return 0
 
