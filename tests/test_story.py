@@ -4,11 +4,11 @@ import random
 
 import pytest
 
+from workbook import example_group, example_policy, example_rollouts, running_values
 from workbook.book import back_matter
 from workbook.book.chapters import NOTEBOOKS, find_chapters
 from workbook.claims import registered, sentences, show_claims
 from workbook.places import data_path
-from workbook.rollouts import example_group, example_policy, example_rollouts, running_values
 from workbook.topics.hypothesis import check_hypothesis
 from workbook.views import book_path, meeting_paths_chart
 from workbook.views.path import STATIONS

@@ -4,7 +4,6 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "rollouts.credit": "OutputStates credit_batch output_states",
-    "rollouts.example": "example_group example_policy example_rollouts running_values",
     "rollouts.logs": "log_ids read_metrics read_rollouts",
     "rollouts.sample": "Rollouts end_tokens sample_rollouts",
     "rollouts.scoring": "pad_rows sequence_logps tokenize_prompts",
