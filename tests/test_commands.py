@@ -93,7 +93,7 @@ def test_without_a_command_the_help_names_each_in_its_group(capsys):
 
 @pytest.mark.parametrize("width", [40, 80, 100])
 @pytest.mark.parametrize("rich", [False, True])
-def test_every_text_fits_its_width_and_colours_take_none(width, rich):
+def test_every_text_fits_its_width_and_colours_take_none(width, rich, monkeypatch):
     frame = pd.DataFrame({"run": ["a*b*c", "`x|y`" * 30], "text": ["one two " * 20, ""], "value": [0.123456, None]})
     text = f"1. **Bold over many words**, *aside* and `code`: {'word ' * 40}\n\n{frame_table(frame)}\n  ✓ supported"
     lines = laid_out(text, width, rich).split("\n")
@@ -104,6 +104,8 @@ def test_every_text_fits_its_width_and_colours_take_none(width, rich):
     assert plain[1].startswith("   "), "below the number's text"
     assert "a*b*c" in "".join(plain), "what somebody else wrote is no mark"
     assert "`x|y``x" in "".join(plain)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert laid_out(text, width, rich).split("\n") == lines, "a notebook gets a text, too, and nothing is displayed"
 
 
 def test_a_kept_answer_takes_no_second_and_is_never_stale(tmp_path):

@@ -39,7 +39,8 @@ def laid_out(text: str, width: int = WIDTH, rich: bool = False) -> str:
     a  b
     c  ✓ d e
     """
-    console = Console(file=io.StringIO(), width=width, force_terminal=rich, highlight=False, legacy_windows=False)
+    look = {"force_terminal": rich, "force_jupyter": False, "highlight": False, "legacy_windows": False}
+    console = Console(file=io.StringIO(), width=width, **look)
     for is_table, block in groupby(text.split("\n"), key=lambda line: line.startswith("|")):
         if is_table:
             table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True)
