@@ -20,22 +20,22 @@ Definition = tuple[str, str]  # module, name
 # Lines of Python that a folder may have: whoever needs more takes something out. All topics share one.
 BUDGET = {
     "theory": 2_040,
-    "tasks": 2_122,
-    "policies": 1_372,
-    "rollouts": 1_519,
+    "tasks": 2_145,
+    "policies": 1_374,
+    "rollouts": 1_573,
     "probes": 3_286,
-    "training": 3_920,
-    "views": 3_377,
-    "studies": 1_103,
-    "claims": 724,
-    "book": 973,
-    "commands": 439,
-    "root": 711,
-    "topics": 11_015,
+    "training": 3_929,
+    "views": 3_486,
+    "studies": 1_116,
+    "claims": 892,
+    "book": 1_049,
+    "commands": 450,
+    "root": 740,
+    "topics": 11_551,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 32_601, 950, 18_664, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 33_631, 950, 19_094, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
