@@ -10,7 +10,7 @@ from workbook.theory import coupling_kernel, group_advantages, surrogate_weights
 from workbook.topics.batching.toy import check_in_step
 from workbook.topics.drift.explore import check_prefix_credit
 from workbook.topics.exchange.explore import check_positive_only, check_symmetric_clip, check_unequal_weights
-from workbook.topics.flips.explore import check_words
+from workbook.topics.flips.explore import check_shares, check_words
 from workbook.topics.groups.explore import OPENINGS, check_net_push, check_rloo, check_shared_push, check_signs
 from workbook.topics.laboratory.exercises import check_reward
 from workbook.topics.softmax.explore import check_coupling, check_rivals
@@ -64,6 +64,14 @@ def words_from(first, before_first=True):
     return words
 
 
+def shares_by(changes):
+    def shares(dlogp, advantage, eps):
+        sides = dlogp[advantage > 0], dlogp[advantage < 0]
+        return torch.stack([torch.stack(changes(side, eps)).double().mean(1) for side in sides])
+
+    return shares
+
+
 def behind(text):
     return text.rpartition("answer is")[2]
 
@@ -104,6 +112,11 @@ ANSWERS = [
     (check_coupling, lambda h, z, y: coupling_kernel(h, z, y), "Right"),
     (check_coupling, kernel_with(lambda p, e: square(e - p), square), "Right"),
     (check_coupling, kernel_with(lambda p, e: square(e - p), lambda h: 1.0), "inner product of the scores e - p alone"),
+    (
+        check_coupling,
+        lambda h, z, y: square(h) * square(torch.nn.functional.one_hot(y) - z.softmax(-1)),
+        "RuntimeError",
+    ),
     (check_coupling, kernel_with(lambda p, e: square(p), square), "p alone"),
     (check_coupling, kernel_with(lambda p, e: square(e - p), lambda h: square(h / h.norm(dim=1)[:, None])), "cosine"),
     (check_coupling, lambda h, z, y: coupling_kernel(h, z, y) * (y[:, None] == y), "different tokens K is not 0"),
@@ -111,6 +124,7 @@ ANSWERS = [
     (check_rivals, {"same": True}, "same token"),
     (check_rivals, {"same": False}, "which setting"),
     (check_rivals, {"same": False, "rivalry": 0.9, "angle": 60.0}, "hidden states share"),
+    (check_rivals, {"same": False, "length_b": 3.0}, "length_a = length_b"),
     (check_rivals, {"same": False, "speed": 1}, "speed"),
     (check_rivals, {"p_a": 2.0}, "p_a=2.0"),
     (check_rivals, None, "yet"),
@@ -124,7 +138,12 @@ ANSWERS = [
     (check_symmetric_clip, lambda r, a, low, high: r.clamp(low, high), "clamp"),
     (check_symmetric_clip, lambda r, a, low, high: clipped(r, a, low, high) * a, "without the advantage"),
     (check_symmetric_clip, lambda r, a, low, high: (clipped(r, a, low, high) > 0).double(), "not 1"),
+    (check_symmetric_clip, lambda r, a, low, high: r.clamp(low, high) * a, "the objective, not its slope"),
+    (check_symmetric_clip, lambda r, a, low, high: torch.minimum(r * a, r.clamp(low, high) * a), "PPO's objective"),
     (check_symmetric_clip, lambda r, a, low, high: r, "should get the weight 0"),
+    (check_shares, shares_by(lambda d, eps: (d > eps, d < -eps, d.abs() <= eps)), "Right"),
+    (check_shares, shares_by(lambda d, eps: (d > eps, d.abs() <= eps, d < -eps)), "stable second"),
+    (check_shares, shares_by(lambda d, eps: (d >= eps, d <= -eps, d.abs() < eps)), "not >= eps"),
     (check_positive_only, lambda r, g: group_advantages(r, g, "positive_only"), "Right"),
     (check_positive_only, lambda r, g: group_advantages(r, g, "grpo"), "still there"),
     (check_positive_only, lambda r, g: group_advantages(r, g, "dr_grpo").clamp(min=0), "standard deviation"),

@@ -110,11 +110,11 @@ def test_the_pushes_of_one_group_add_up_to_its_residual(settings):
 def test_words_before_the_error_keep_a_ratio_of_one_and_later_ones_follow_their_rollout():
     words = two_rollouts(lr=0.5, clip_range=0.2).set_index(["rollout", "position"])
     first = RESULTS[0]  # where the rollouts part
-    for rollout, up in ((0, True), (1, False)):
+    for rollout, up in (("A", True), ("B", False)):
         own = words.loc[rollout]
         assert (own.loc[: first - 1, "ratio"] == 1).all()
         assert ((own.loc[first:, "ratio"] > 1) == up).all()
-    open_choice, p, lr = words.loc[(0, 11)], 0.25, 0.5  # one softmax of four words
+    open_choice, p, lr = words.loc[("A", 11)], 0.25, 0.5  # one softmax of four words
     expected = torch.tensor([lr * (1 - p)] + [-lr * p] * 3, dtype=torch.float64).softmax(0)[0] / p
     assert open_choice["ratio"] == pytest.approx(expected.item())
     assert words["stopped"].isin(["", "clip high", "clip low"]).all()

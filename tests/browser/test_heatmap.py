@@ -127,7 +127,7 @@ def test_tokens_are_read_pinned_explained_and_compared(run_cells):
     chapter.settle()
     mine, other = widget.locator(".th-heading").all_inner_texts()
     assert (mine, other.split("\n")[0]) == ("advantage of its rollout (advantage)", "true credit (credit)")
-    assert "blue: raises the expected reward" in other, "it has a scale of its own"
+    assert "blue (+): raises the expected reward" in other, "it has a scale of its own"
     grids.nth(1).locator(".th-cell").nth(4).click()
     chapter.settle()
     assert chapter.python("heatmap.pinned") == 4, "the same token of the first pane"

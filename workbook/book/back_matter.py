@@ -247,7 +247,7 @@ def check_choice(exercise: str, answer: str | None) -> None:
         print(UNANSWERED)
         return
     options = choices()[exercise]
-    letter = str(answer).strip().upper()
+    letter = str(answer).strip(" .").upper()
     if letter == options["right"]:
         print(options[letter])
     elif letter in options and letter != "RIGHT":

@@ -12,7 +12,7 @@ import numpy as np
 from workbook.claims.ledger import SIGNS, format_effect, registered, stated_of
 from workbook.views.style import NEUTRAL, SERIES, escape
 
-COLOURS = {"✓": SERIES[1], "✗": SERIES[2], "≈": SERIES[0]}  # of a sign, as in the chart of the ledger
+COLOURS = {"✓": SERIES[5], "✗": SERIES[1], "≈": SERIES[4]}  # of a sign, as in the chart of the ledger
 WIDTH = 100  # columns of a text, at most
 BAR = 150, 18  # pixels of the picture of an interval: width, height
 WORDS = "display: inline-block; vertical-align: middle; line-height: 1.35;"

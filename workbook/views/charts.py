@@ -199,7 +199,7 @@ def signal_noise_chart(
     """Stacked parts of what moves each class of tokens, a bar for each.
 
     table: columns category, part, order and share, as `parts_table` makes them. Parts that point against the movement
-    stand left of 0. With the column panel, a group of bars for each of its values; with size, how far each class moves
+    stand left of 0. With the column panel, a group of bars for each of its values; with size, how far its tokens move
     stands at the right.
     """
     require(table, ["category", "part", "order", "share"], "signal_noise_chart")
@@ -225,7 +225,7 @@ def signal_noise_chart(
         once = alt.when("datum.order === 0").then(alt.value(1)).otherwise(alt.value(0))
         sizes = alt.Chart().mark_text(align="left", dx=6, color=NEUTRAL, fontSize=11)
         layers.append(sizes.encode(y=y, x=alt.value(width), text=alt.Text("size:Q", format=".2f"), opacity=once))
-        where += "; right: how far a class moves, largest = 1"
+        where += "; right: rms change of a token, largest = 1"
     height = alt.Step(34 if len(table) <= MANY_ROWS else 25)
     chart, names = alt.layer(*layers, data=table).properties(width=width, height=height), ["category"]
     if "panel" in table:

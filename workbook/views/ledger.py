@@ -11,13 +11,13 @@ from workbook.views.style import NEUTRAL, SERIES, describe_rows, require, titled
 
 MAX_DISTANCE = 100.0  # distances beyond are drawn here; the tooltip has the numbers
 OUTCOME_MARKS = {  # outcome: colour, shape
-    "supported": (SERIES[1], "triangle-right"),
-    "equivalent to none": (SERIES[0], "square"),
-    "not zero, too small to matter here": (SERIES[0], "triangle-up"),
-    "at its threshold": (SERIES[0], "triangle-down"),
-    "contradicted": (SERIES[2], "triangle-left"),
+    "supported": (SERIES[5], "triangle-right"),
+    "equivalent to none": (SERIES[4], "square"),
+    "not zero, too small to matter here": (SERIES[4], "triangle-up"),
+    "at its threshold": (SERIES[4], "triangle-down"),
+    "contradicted": (SERIES[1], "triangle-left"),
     "inconclusive": (NEUTRAL, "circle"),
-    "not comparable": (SERIES[4], "diamond"),
+    "not comparable": (SERIES[0], "diamond"),
     "not testable here": (NEUTRAL, "cross"),
     "not measured": (NEUTRAL, "stroke"),
 }

@@ -6,7 +6,7 @@ import pandas as pd
 from workbook.views.charts import PART_COLORS
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, finish, require
 
-PARTS = {  # of a step, and their colours
+PARTS = {  # of a step, and coupling, the way of some of each; their colours
     "signal": PART_COLORS[0],
     "noise": PART_COLORS[4],
     "bias": PART_COLORS[2],
@@ -35,7 +35,7 @@ RISE = 18  # pixels from the middle to a station
 
 
 def book_path(here: str | None = None) -> alt.LayerChart:
-    """The chapters as stations of a path, coloured by the part of a step that they treat; here: where the reader is.
+    """The chapters as stations of a path, coloured by what of a step they treat; here: where the reader is.
 
     Raises ValueError for a chapter that there is not.
     """
@@ -69,7 +69,7 @@ def book_path(here: str | None = None) -> alt.LayerChart:
     return finish(
         alt.layer(way, dots, numbers, *words).configure_view(strokeOpacity=0),
         stands.replace("-\n", "-").replace("\n", " "),
-        "what each chapter does with 5 - 6 + 3 =, and which part of a step it is about",
+        "what each chapter does with 5 - 6 + 3 =; a step is signal + noise + bias, some of it by coupling",
         "; ".join(f"{name}: {', '.join(table.loc[table['part'] == name, 'chapter'])}" for name in PARTS),
         width=WIDTH,
         height=HEIGHT,

@@ -131,7 +131,7 @@ def legend_words(name: str, scale: Scale) -> str:
         return f"the darker, {meanings[0] if meanings else further}"
     middle = f"{scale.center:g}" if scale.center else "zero"
     up, down = meanings if len(meanings) == 2 else (f"above {middle}", "below")
-    return f"blue: {up}; orange: {down}"
+    return f"blue (+): {up}; orange (−): {down}"
 
 
 def scale_of(name: str, *columns: pd.Series) -> Scale:

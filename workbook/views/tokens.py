@@ -115,7 +115,7 @@ def _layers(cells: pd.DataFrame, column: str, scale: Scale | None, width: int) -
     y = alt.Y("row:N", sort=list(dict.fromkeys(cells["row"])), axis=None)
     stops = ["stopped:N"] if "stopped" in cells else []
     shown = ["text:N", "position:Q", "rollout:N", alt.Tooltip("shown:N", title=column), *stops]
-    legend = alt.Legend(title=column, orient="top")
+    legend = alt.Legend(title=column, orient="top", offset=4, padding=14)  # half of a label at the ramp's end
     if scale is not None:
         color = alt.Color("value:Q", legend=legend).scale(scale.vega())
     else:

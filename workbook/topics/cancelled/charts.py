@@ -43,14 +43,14 @@ def cancellation_chart(bars: pd.DataFrame, shares: pd.DataFrame) -> alt.HConcatC
     number = number.encode(y=y, yOffset=alt.YOffset("place:N", sort=PLACES).scale(domain=PLACES), x=alt.value(230))
     number = number.encode(text=alt.Text("share:Q", format="+.2f"))
     look = {"height": alt.Step(72, **{"for": "position"}), "legend": {"labelFontSize": 12, "columns": 2}}
-    four, two = ([SERIES[k] for k in places] for places in ((4, 2, 5), (2, 3)))
+    four, two = ([SERIES[k] for k in places] for places in ((0, 1, 3), (1, 2)))
     left = draw_bars(bars, y, push, by="part", names=BARS, colors=[*four, NEUTRAL], **look)
     labelless = y.copy().axis(labels=False)
     right = draw_bars(shares, labelless, share, by="place", names=PLACES, colors=two, over=[number], **look)
     chart = panels(
         [left.properties(width=330), right.properties(width=230)],
         "What the other sign takes away from words that both signs share",
-        "right: 1, the other sign takes it all; 0, nothing; below 0, it adds",
+        "right panel: 1, the other sign takes it all; 0, nothing; below 0, it adds",
         f"{len(kinds)} classes. {describe_rows(shares, 'kind', 'place', value='share', form='.2f')}.",
         spacing=30,
     )

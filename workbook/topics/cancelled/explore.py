@@ -78,5 +78,5 @@ def explore_curves(tables: Tables = FAMILY) -> Explorer:
         y_title="share, chance or cosine, as chosen",
         title="More rollouts of one prompt, and more prompts",
         reference=[0.0],
-        colors=[SERIES[4], SERIES[2]],
+        colors=SERIES[:2],
     )

@@ -173,7 +173,7 @@ def weights_chart(size: int = 2, tables: Tables = FAMILY) -> alt.VConcatChart:
     names = [*claims.BOTH, *(f"{name}, permuted" for name in claims.BOTH)]
     title = "The same run with unequal and with equal weights: what style words pay"
     subtitle = f"GSPO in groups of {size}; mean and 95 % t interval over {rows['seed'].nunique()} policies"
-    colors = [ACCENT, "#222222", "#b3a4e6", "#a8a8a8"]
+    colors = [ACCENT, "#222222", "#8fc1cd", "#a8a8a8"]
     return outcome_panels(curves, outcomes, "arm", title, subtitle, names=names, colors=colors)
 
 

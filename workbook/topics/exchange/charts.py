@@ -64,7 +64,7 @@ def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChar
     return panels(
         [mechanisms, group],
         "Residual of the update on a token that the whole group shares",
-        "left: mean over 200 groups with its 95 % interval, violet: switched on; right: one group of eight rollouts",
+        "left: mean over 200 groups with its 95 % interval, dark: switched on; right: one group of eight rollouts",
         "Bars of the residual under each mechanism alone and all that are switched on; the pushes of one group.",
         spacing=24,
     )
@@ -134,7 +134,7 @@ def drift_chart(toy: pd.DataFrame, measured: pd.DataFrame) -> alt.LayerChart:
     return finish(
         alt.layer(*layers).resolve_scale(shape="independent"),
         "The toy against real batches: what is left on a shared token",
-        "lines: toy; dots: measured at the 2nd, 4th and 8th step on a batch; dashed: the clip range",
+        "lines: toy; dots: measured at the 2nd, 4th and 8th step on a batch; dashed: the clip range; linear near 0",
         describe_rows(measured, "policy", "mechanism", "step", form=".3f", interval=True),
         width=WIDTH,
         height=260,
@@ -166,7 +166,7 @@ def _residuals(table: pd.DataFrame, row: str, by: str, title: str, subtitle: str
 
 def kl_drift_chart(rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame) -> alt.HConcatChart:
     """Left one step's KL against the learning rate, right the KL over many steps; logarithmic axes."""
-    scale = {"type": "log", "domain": [1e-10, 10], "nice": False, "clamp": True}
+    scale = {"type": "log", "domain": [1e-10, 10], "nice": False}
     axis = {"format": ".0e", "values": [10.0**exponent for exponent in range(-10, 2, 2)]}
     look = {"legend": STROKES, "clip": True, "points": False, "width": 270, "height": 230}
     x = alt.X("lr:Q", title="learning rate").scale(type="log", domain=[1e-3, 10], nice=False)

@@ -123,6 +123,10 @@ def check_symmetric_clip(function) -> None:
         "this is PPO's clipping, which looks at the sign of the advantage; symmetric clipping does not.": ppo,
         "inside the range the weight is the ratio itself, not 1.": right > 0,
         "this is the push; the weight comes without the advantage.": right * advantages,
+        "this is the objective, not its slope.": ratios.clamp(low, high) * advantages,
+        "this is PPO's objective, not its slope.": torch.minimum(
+            ratios * advantages, ratios.clamp(low, high) * advantages
+        ),
     }
     grade(
         answer_of(function, ratios.clone(), advantages.clone(), low, high),

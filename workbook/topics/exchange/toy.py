@@ -282,7 +282,7 @@ def two_rollouts(lr: float = 0.5, steps: int = 1, clip_range: float = 0.2) -> pd
     """
     check_range(0, float("inf"), lr=lr, steps=steps, clip_range=clip_range)
     rows = []
-    for rollout, (words, advantage) in enumerate(((RIGHT, 1.0), (WRONG, -1.0))):
+    for rollout, words, advantage in (("A", RIGHT, 1.0), ("B", WRONG, -1.0)):
         for position, word in enumerate(words):
             push: dict[str, float] = {}  # of all rollouts that visit this context, by the word that they draw
             for text, sign in ((RIGHT, 1.0), (WRONG, -1.0)):

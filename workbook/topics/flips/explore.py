@@ -68,14 +68,17 @@ def check_shares(function: Callable) -> None:
     Not quite: each row's shares should sum to 1; yours sum to 0 and 0.
     """
 
-    def shares(dlogp: Tensor) -> Tensor:
+    def shares(dlogp: Tensor, eps: float = 0.01) -> Tensor:
         return torch.stack([part.double().mean() for part in (dlogp > eps, dlogp < -eps, dlogp.abs() <= eps)])
 
-    got = answer_of(function, DLOGP, ADVANTAGE, eps := 0.01)
-    right = torch.stack([shares(DLOGP[ADVANTAGE > 0]), shares(DLOGP[ADVANTAGE < 0])])
+    got = answer_of(function, DLOGP, ADVANTAGE, 0.01)
+    sides = DLOGP[ADVANTAGE > 0], DLOGP[ADVANTAGE < 0]
+    right, inclusive = (torch.stack([shares(side, cut) for side in sides]) for cut in (0.01, 0.0099))
     sums = [] if got is None or got.ndim != 2 else got.float().sum(1)
     mistakes = {
         "the rows are the wrong way round; positive rollouts come first.": right.flip(0),
+        "each row's order is boosted, suppressed, stable; yours has stable second.": right[:, [0, 2, 1]],
+        "a token that moved by exactly eps is stable: > eps, not >= eps.": inclusive,
         f"each row's shares should sum to 1; yours sum to {' and '.join(f'{total:g}' for total in sums)}.": (
             lambda got: not torch.allclose(got.sum(1), torch.ones(2).double(), atol=1e-5)
         ),

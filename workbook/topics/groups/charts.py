@@ -8,7 +8,7 @@ from workbook.views.charts import curve_chart
 from workbook.views.figures import bars, by_sign, panels, rule, series
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, diverging, panel_title, titled
 
-COLORS = [SERIES[2], NEUTRAL, SERIES[3]]  # style, template, result
+COLORS = [SERIES[1], NEUTRAL, SERIES[0]]  # style, template, result
 DASHES = [[6, 3], [2, 2], [1, 0]]
 LABELS = {word: f"{word} · {name}" for name in CLASSES for word in WORDS[name]}
 EXAMPLES = {name: WORDS[name][0] for name in CLASSES}  # so, is, 9
@@ -116,7 +116,7 @@ def group_size_chart(table: pd.DataFrame) -> alt.LayerChart:
     y = alt.Y("rms:Q", title="root mean square push per rollout").scale(type="log", nice=False)
     x = alt.X("group_size:Q", title="rollouts in a group, G").scale(type="log", base=2)
     return titled(
-        series(table, x, y.axis(values=[0.01, 0.02, 0.05, 0.1, 0.2]), by="series", spread="bars", height=260),
+        series(table, x, y.axis(values=[0.01, 0.02, 0.03, 0.05, 0.1, 0.2]), by="series", spread="bars", height=260),
         "Push that remains on a word, against group size",
         "means over seeds with 95 % bootstrap intervals; both axes logarithmic",
         "Lines per estimator and word: root mean square net push per rollout against group size.",

@@ -154,7 +154,9 @@ def compute_parts(
     total = parts.sum(1)
     shares = pd.DataFrame(parts / total[:, None], columns=SIX)
     return parts_table(
-        shares.assign(category=[*CLASSES, "all"], change_rms=np.sqrt(total), tokens=prompts * group_size)
+        shares.assign(
+            category=[*CLASSES, "all"], change_rms=np.sqrt(total / [1, 1, 1, len(CLASSES)]), tokens=prompts * group_size
+        )
     )
 
 

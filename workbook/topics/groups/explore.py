@@ -175,7 +175,7 @@ def check_signs(signs) -> None:
     if signs.shape != (8,):
         print(f"Not quite: eight rollouts need eight signs; there are {signs.size}.")
     elif not np.isin(signs, (-1, 1)).all():
-        print("Not quite: every sign must be +1 or -1, as R3 changes the signs and nothing else.")
+        print("Not quite: every sign must be +1 or -1.")
     elif total := int(signs.sum()):
         pushed = f"it is pushed {'up' if total > 0 else 'down'} {abs(total)} times"
         print(f"Not quite: `is` is in all eight rollouts and your signs sum to {total:+d}, so {pushed}.")

@@ -94,7 +94,7 @@ def learning_rate_chart(table: pd.DataFrame) -> alt.LayerChart:
     """First order against the exact step over the learning rate; table of `compute_learning_rates`."""
     lines = table.rename(columns={"first": "first order"}).assign(token="token of " + table["token"])
     lines = lines.melt(["lr", "token"], ["exact", "first order"], "order", "dlogp")
-    look = {"by": "token", "colors": SERIES[2:4], "dash": "order", "spread": None, "points": False, "zero": True}
+    look = {"by": "token", "colors": SERIES[1:3], "dash": "order", "spread": None, "points": False, "zero": True}
     return titled(
         series(lines, alt.X("lr:Q", title="learning rate"), alt.Y("dlogp:Q", title="dlogp (nats)"), **look),
         "A real step lies below its first-order forecast, for both tokens",

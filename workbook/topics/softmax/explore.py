@@ -82,7 +82,7 @@ def check_coupling(function) -> None:
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(4, 3, generator=generator, dtype=torch.float64)
     logits = 2 * torch.randn(4, 6, generator=generator, dtype=torch.float64)
-    tokens = torch.tensor([0, 0, 2, 5])
+    tokens = torch.tensor([0, 0, 2, 4])  # not the last word, which `one_hot` would miss without its number of classes
     right = coupling_kernel(hidden, logits, tokens)
     p, e = logits.softmax(-1), torch.nn.functional.one_hot(tokens, 6).double()
     contexts, scores = hidden @ hidden.T, (e - p) @ (e - p).T
@@ -125,6 +125,8 @@ def check_rivals(settings: dict | None) -> None:
     cosine = math.cos(math.radians(settings.get("angle", 30.0)))
     if settings.get("same", True):
         print("Not quite: both contexts say the same token here; add same=False.")
+    elif settings.get("length_a", 1.0) != settings.get("length_b", 1.0):
+        print("Not quite: a longer hidden state does it alone here; take length_a = length_b.")
     elif ratio <= -0.9:
         print(f"Right: K_BA is {ratio:.2f} of K_AA. Different tokens compete as hard as equal ones agree.")
     elif ratio > 0:

@@ -71,7 +71,7 @@ def world_chart(words: pd.DataFrame, start: pd.DataFrame):
     look = {"shown": ["word", "class", "credit", "value"], "width": alt.Step(50), "height": alt.Step(20)}
     texts = [cells(words, *grid, title=name, **look).transform_filter(alt.datum.text == name) for name in TEXTS]
     value = alt.Y("value:Q", title="expected reward").scale(domain=[0, 1])
-    look = {"points": False, "spread": None, "names": TEXTS, "colors": SERIES[4:], "width": 250, "height": 130}
+    look = {"points": False, "spread": None, "names": TEXTS, "colors": SERIES[::3], "width": 250, "height": 130}
     path = series(words, alt.X("position:Q", title="words"), value, "text", title="Value along the words", **look)
     measure = alt.Y("measure:N", title=None).scale(domain=[*STARTS.values()]).axis(labelLimit=200)
     share = alt.X("mean:Q", title="reward, or share").scale(domain=[0, 1])
@@ -136,7 +136,7 @@ def walk_chart(nodes: pd.DataFrame, edges: pd.DataFrame) -> alt.LayerChart:
         dots.mark_text(fontSize=11).encode(text=alt.Text("value:Q", format=".2f")),
         dots.mark_text(dy=22, fontSize=10).encode(text="end:N"),
     ]
-    note = "each node where it can be reached, with the demonstrator's expected reward there; violet: one way"
+    note = "each node where it can be reached, with the demonstrator's expected reward there; thick: one way"
     described = describe_rows(nodes, "step", "node", value="value", form=".2f")
     return finish(alt.layer(*layers), "Ways through a graph", note, described, height=alt.Step(46))
 
