@@ -93,7 +93,7 @@ def page_source(notebook: dict) -> dict:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             text = re.sub(r"!\[([^\]]*)\]\((?:http|data:)[^)]*\)", r"\1", text).replace("<abbr ", '<abbr tabindex="0" ')
-            text = text.replace("(../data/book/losses.md)", "(losses.md)")
+            text = text.replace("(../data/book/losses.md)", "(losses.md)").replace("(../data/pictures/", "(")
             cell["source"] = f"{text}\n\n{NOTE}" if k == 0 else text
             continue
         if SETUP in text:
