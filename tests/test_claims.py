@@ -365,7 +365,7 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
         "for 0 of them such a number had been seen before."
     )
     known = table.assign(seen_before=np.where(table["key"] == "H3", "0.3 in development", "no"))
-    assert predictions(known).endswith("; for 1 of them such a number was known from other units.")
+    assert predictions(known).endswith("; for 1 of them such a number had been seen before.")
     late = table.assign(registration="superseded")
     assert predictions(late) == "", "what was predicted after the numbers were seen is not scored"
     rows = json.loads(ledger_json(table))["rows"]
@@ -378,6 +378,9 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     chart = ledger_chart(table).to_dict()
     assert "H3 a masked update moves the same unsure token: " in chart["description"]
     assert "contradicted" in chart["description"]
+    drawn = next(rows for rows in chart["datasets"].values() if "label" in rows[0])
+    assert len({row["outcome"] for row in drawn}) > 1, "so sorting by outcome moves rows"
+    assert [row["effect"].split(" [")[0] for row in drawn] == [f"{row['mean']:.4g}" for row in drawn]
     assert "Not measured: H8, H9." in chart["title"]["subtitle"]
 
 

@@ -69,10 +69,10 @@ def ledger_chart(table: pd.DataFrame) -> alt.LayerChart:
     if rows.empty:
         raise ValueError("ledger_chart needs a measured primary row; this table has none.")
     many = rows["scale"].nunique() > 1
-    effect = [f"{row.mean:.4g} [{row.low:.4g}, {row.high:.4g}]" for row in rows.itertuples()]
     scales = rows["scale"].map(lambda name: " · " + SCALE_NAMES.get(name, name.replace("_", " "))) if many else ""
     order = {name: place for place, name in enumerate(OUTCOME_MARKS)}
     rows = rows.sort_values("outcome", key=lambda names: names.map(order), kind="stable")
+    effect = [f"{row.mean:.4g} [{row.low:.4g}, {row.high:.4g}]" for row in rows.itertuples()]
     rows = rows.assign(
         label=rows["claim"] + " " + rows["words"] + scales, effect=effect, judged=~rows["outcome"].isin(HOLLOW)
     )
