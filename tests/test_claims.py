@@ -29,11 +29,11 @@ from workbook.claims import (
     summary,
 )
 from workbook.claims.inference import Rule, adjusted, detectable_effect, judge_units, sign_flip_p
-from workbook.claims.ledger import NESTED, keep_ledger, kept_ledger, predictions
+from workbook.claims.ledger import NESTED, claim_of, keep_ledger, kept_ledger, predictions
 from workbook.statistics import pseudo_values, t_interval
 from workbook.studies.record import RESULTS, Measurement, Tables
 from workbook.studies.registration import Outcome, check_registration, read_registration
-from workbook.views.ledger import ledger_chart
+from workbook.views.ledger import ledger_chart, standardized
 
 IDS = [
     *(f"H{k}" for k in range(1, 14)),
@@ -365,7 +365,7 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
         "for 0 of them such a number had been seen before."
     )
     known = table.assign(seen_before=np.where(table["key"] == "H3", "0.3 in development", "no"))
-    assert predictions(known).endswith("; for 1 of them such a number was known from other units.")
+    assert predictions(known).endswith("; for 1 of them such a number had been seen before.")
     late = table.assign(registration="superseded")
     assert predictions(late) == "", "what was predicted after the numbers were seen is not scored"
     rows = json.loads(ledger_json(table))["rows"]
@@ -378,6 +378,9 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     chart = ledger_chart(table).to_dict()
     assert "H3 a masked update moves the same unsure token: " in chart["description"]
     assert "contradicted" in chart["description"]
+    drawn = next(rows for rows in chart["datasets"].values() if "label" in rows[0])
+    assert len({row["outcome"] for row in drawn}) > 1, "so sorting by outcome moves rows"
+    assert [row["effect"].split(" [")[0] for row in drawn] == [f"{row['mean']:.4g}" for row in drawn]
     assert "Not measured: H8, H9." in chart["title"]["subtitle"]
 
 
@@ -449,6 +452,22 @@ def test_every_registered_row_is_a_line_with_its_bar():
         dot, threshold = (float(re.search(pattern, page)[1]) for pattern in (r'cx="([\d.]+)"', r'd="M([\d.]+) 0V'))
         assert 6 <= low <= dot <= high <= cards.BAR[0] - 6
         assert (dot - threshold) * (row.mean - row.threshold) >= 0, "on the side on which it was measured"
+
+
+def test_what_is_too_small_says_which_interval_decided_so():
+    """And the zone of a picture is that of the rule, of a ratio as well: c - d to c + d."""
+    for row in registered().values():
+        ends = [float(end) for end in re.findall(r"-?[\d.]+(?:e-\d+)?", claim_of(row).partition("90 % interval")[2])]
+        if row.outcome in ("equivalent to none", "not zero, too small to matter here", "at its threshold"):
+            low, high, least, most = ends
+            assert least <= low < high <= most, "as rounded"
+            assert row.low < low or np.isclose(row.low, low, rtol=0.02)
+        elif "positive control" not in row.reason:
+            assert ends == []
+    edges = ledger(claims=["D4", "H3"], described=False).query("role == 'primary'")
+    zone = edges["smallest_effect"]
+    edges = standardized(edges.assign(low=edges["threshold"] - zone, high=edges["threshold"] + zone))
+    np.testing.assert_allclose(edges[["z_low", "z_high"]], [[-1, 1]] * len(edges))
 
 
 def test_what_chapters_read_is_what_the_tables_say(tmp_path, monkeypatch, capsys):

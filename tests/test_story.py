@@ -63,7 +63,7 @@ def test_claims_are_sentences_with_a_word_that_opens_the_row():
             show_claims({"H99": "what"}, scale)
     assert "Q2" in registered("world:third"), "and not in the family"
     units = registered("world:third")["Q2"].units
-    assert repr(show_claims({"Q2": "faster"}, "world:third")).endswith(f"; {units} units)")
+    assert repr(show_claims({"Q2": "faster"}, "world:third")).count(f"; {units} of ") == 1
 
 
 def test_a_and_b_are_rollouts_of_a_policy_that_answers_their_prompt():

@@ -20,7 +20,7 @@ import yaml
 from IPython.display import Markdown
 
 from workbook.claims.inference import NOT_MEASURED
-from workbook.claims.ledger import format_effect, kept_ledger, predictions, registered
+from workbook.claims.ledger import claim_of, format_effect, kept_ledger, predictions, registered
 from workbook.claims.sentences import outcome_badge, plain_outcome
 from workbook.colab import addresses_markdown
 from workbook.places import data_path
@@ -243,7 +243,7 @@ class FigureCard:
         lines = "".join(f"<p><b>{html.escape(name)}.</b> {html.escape(text)}</p>" for name, text in self.lines.items())
         rows = ""
         for row in self.outcomes:
-            number = html.escape(f"{format_effect(row)} {row.unit}".rstrip())
+            number = html.escape(f"{format_effect(row)} {row.unit}".rstrip() + f" ({claim_of(row)})")
             measured = f'<abbr title="{html.escape(row.key)}">{html.escape(row.measured.rstrip("."))}</abbr>'
             rows += f"<li>{outcome_badge(row.outcome)} {measured}: {number}</li>"
         more = f'<p>More: <a href="{self.figure.chapter}.ipynb">chapter {self.figure.chapter[:2]}</a></p>'

@@ -120,8 +120,6 @@ def _bar(row, colour: str) -> str:
         return ""
     scale = math.log if row.log else float
     zone = [row.threshold - row.smallest_effect, row.threshold + row.smallest_effect]
-    if row.log:  # a ratio: as far below as above
-        zone[0] = row.threshold**2 / zone[1]
     ends = [scale(number) for number in (row.low, row.high, *zone)]
     start, span, (width, height) = min(ends), (max(ends) - min(ends)) or 1.0, BAR
 

@@ -14,6 +14,7 @@ import pandas as pd
 import yaml
 
 from workbook import topics
+from workbook.claims import inference
 from workbook.claims.inference import DESCRIBED, NOT_MEASURED, Judged, adjusted, conclude, judge_units
 from workbook.places import data_path
 from workbook.studies.record import Claim, Measurement, NotMeasured, Tables, check_results
@@ -373,8 +374,22 @@ def stated_of(row) -> str:
     text = f"{format_effect(row)} {row.unit}".rstrip() + f"; {row.units} of {row.registered_units} registered units"
     if not np.isfinite(row.toward):
         return text + shared
-    zone = f", smallest effect of interest {row.smallest_effect:g}"
-    return f"{text}{shared}; the claim: {'above' if row.toward > 0 else 'below'} {row.threshold:g}{zone}"
+    return f"{text}{shared}; {claim_of(row)}, smallest effect of interest {row.smallest_effect:g}"
+
+
+def claim_of(row) -> str:
+    """On which side of its threshold the claim lies, and why a number decides neither for it nor against it."""
+    claim = f"the claim: {'above' if row.toward > 0 else 'below'} {row.threshold:g}"
+    if row.outcome in (inference.SUPPORTED, inference.CONTRADICTED, NOT_MEASURED):
+        return claim
+    if row.outcome not in (inference.EQUIVALENT, inference.TOO_SMALL, inference.AT_THRESHOLD):
+        return f"{claim}; {row.reason}"
+    from scipy.special import stdtrit
+
+    c, d, (scale, back) = row.threshold, row.smallest_effect, (np.log, np.exp) if row.log else (float, float)
+    half = (scale(row.high) - scale(row.mean)) * stdtrit(row.policies - 1, 0.95) / stdtrit(row.policies - 1, 0.975)
+    low, high = (back(scale(row.mean) + end) for end in (-half, half))
+    return f"{claim}; its 90 % interval, [{low:.3g}, {high:.3g}], lies within {c - d:g} to {c + d:g}"
 
 
 def _deciding(row) -> list[str]:

@@ -36,7 +36,7 @@ REQUIRED = (
 )
 TITLE = "How far each claim's primary number lies from its threshold"
 SUBTITLE = [
-    "Right: towards the paper's claim; left: away from it. Shaded: smaller than the smallest effect of interest.",
+    "Right: towards the claim; left: away from it. Shaded: smaller than the smallest effect of interest.",
     "Line: 95 % t interval over units (policy x seed), symmetric logarithm. Hollow: no outcome follows.",
 ]
 
@@ -46,17 +46,16 @@ def standardized(table: pd.DataFrame) -> pd.DataFrame:
 
         z = s (estimate - threshold) / smallest effect of interest,  s = +1 if the claim lies above, else -1
 
-    of logarithms for a ratio (column log). So nearer than 1 to 0 is equivalent to none. Cut off at `MAX_DISTANCE`.
+    for a ratio (column log) in logarithms, to either end of its zone. So nearer than 1 to 0 is equivalent to none. Cut
+    off at `MAX_DISTANCE`.
     """
     rows = table[table["low"].notna() & table["toward"].notna() & table["smallest_effect"].notna()]
     log, c, d = rows["log"].to_numpy(bool), *(rows[n].to_numpy(float) for n in ("threshold", "smallest_effect"))
     with np.errstate(invalid="ignore", divide="ignore"):
-        zone = np.where(log, np.log1p(d / c), d)
-        places = {"z": rows["mean"], "z_low": rows["low"], "z_high": rows["high"]}
-        away = {name: np.where(log, np.log(ends.to_numpy(float) / c), ends - c) for name, ends in places.items()}
-    toward = rows["toward"].to_numpy(float)
-    z = {name: np.clip(toward * distance / zone, -MAX_DISTANCE, MAX_DISTANCE) for name, distance in away.items()}
-    return rows.assign(**z)
+        far = rows[["mean", "low", "high"]].to_numpy(float).T - c
+        z = np.where(log, np.log1p(far / c) / abs(np.log1p(np.sign(far) * d / c)), far / d)
+    z = np.clip(z * rows["toward"].to_numpy(float), -MAX_DISTANCE, MAX_DISTANCE)
+    return rows.assign(**dict(zip(("z", "z_low", "z_high"), z, strict=True)))
 
 
 def ledger_chart(table: pd.DataFrame) -> alt.LayerChart:
@@ -69,10 +68,10 @@ def ledger_chart(table: pd.DataFrame) -> alt.LayerChart:
     if rows.empty:
         raise ValueError("ledger_chart needs a measured primary row; this table has none.")
     many = rows["scale"].nunique() > 1
-    effect = [f"{row.mean:.4g} [{row.low:.4g}, {row.high:.4g}]" for row in rows.itertuples()]
     scales = rows["scale"].map(lambda name: " · " + SCALE_NAMES.get(name, name.replace("_", " "))) if many else ""
     order = {name: place for place, name in enumerate(OUTCOME_MARKS)}
     rows = rows.sort_values("outcome", key=lambda names: names.map(order), kind="stable")
+    effect = [f"{row.mean:.4g} [{row.low:.4g}, {row.high:.4g}]" for row in rows.itertuples()]
     rows = rows.assign(
         label=rows["claim"] + " " + rows["words"] + scales, effect=effect, judged=~rows["outcome"].isin(HOLLOW)
     )

@@ -161,7 +161,7 @@ def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HCon
             y_title=y_title,
             title=title,
             subtitle="band: 95 % t interval over ten policies",
-            reference=[(threshold, "as registered")],
+            reference=[(threshold, "threshold of the claim")],
             names=list(names),
             legend={"columns": 1},
             width=285,

@@ -158,7 +158,7 @@ def curves_chart(place: tuple[int, float] = GROUPS, tables: Tables = FAMILY) -> 
     """Measured curves of every objective at a place of the study: value, tax, odds and entropy."""
     curves = curves_of(CURVE_OUTCOMES, place, tables)
     title = "Along training: what each objective earns, and what it moves that no reward asks for"
-    subtitle = "means over six policies; four AdamW steps on each batch, learning rate 3e-4"
+    subtitle = f"means over six policies, groups of {place[0]}; four AdamW steps on each batch, learning rate 3e-4"
     names = [*CURVE_ARMS[place], *(name for name in curves["arm"].unique() if "permuted" in name)]
     look = {"names": names, "colors": [*SERIES, NEUTRAL], "spread": None, "dash": "arm"}
     return outcome_panels(curves, CURVE_OUTCOMES, "arm", title, subtitle, **look)
