@@ -27,7 +27,7 @@ BUDGET = {
     "training": 3_929,
     "views": 3_486,
     "studies": 1_116,
-    "claims": 904,
+    "claims": 907,
     "book": 1_049,
     "commands": 450,
     "root": 740,
@@ -35,7 +35,7 @@ BUDGET = {
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 33_654, 950, 19_133, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 33_657, 950, 19_133, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

@@ -23,7 +23,6 @@ a registration predicted are scored. What was measured of one language model is 
 records (`Claim`, `Measurement`) stand beside the code that measures, in each topic's claims.py.
 """
 
-from workbook.claims.cards import compare_with_ledger, show_outcomes
 from workbook.claims.ledger import (
     CLAIMS,
     SCALES,
@@ -37,9 +36,13 @@ from workbook.claims.ledger import (
     summary,
 )
 from workbook.claims.sentences import show_claims
+from workbook.places import lazy_names
 from workbook.studies.record import Claim, Measurement, Tables
 
+_NAMES = {"claims.cards": "compare_with_ledger show_outcomes"}  # which draw: a command waits for no charts
+_names, __getattr__, __dir__ = lazy_names(__name__, _NAMES)
+
 __all__ = [
-    "CLAIMS", "SCALES", "Claim", "Measurement", "Tables", "command", "compare_with_ledger", "format_ledger",
-    "format_summary", "ledger", "ledger_json", "measurements", "registered", "show_claims", "show_outcomes", "summary",
+    "CLAIMS", "SCALES", "Claim", "Measurement", "Tables", "command", "format_ledger", "format_summary", "ledger",
+    "ledger_json", "measurements", "registered", "show_claims", "summary", *_names,
 ]  # fmt: skip
