@@ -39,7 +39,7 @@ def check_hypothesis(measure: Callable[..., float], mine: Mapping | None) -> Non
         except (ValueError, TypeError, ArithmeticError) as error:
             print(f"Not quite: {error}")
             return
-        print(f"{len(gaps)} pairs, larger minus smaller: {_said(gaps)}")
+        print(f"{len(gaps)} pairs, larger minus smaller: {_verdict(gaps)}")
 
 
 def _fault(measure: Callable[..., float], mine: object) -> str:
@@ -65,7 +65,7 @@ def _fault(measure: Callable[..., float], mine: object) -> str:
     return ""
 
 
-def _said(gaps: list[float]) -> str:
+def _verdict(gaps: list[float]) -> str:
     """The interval of the differences, and what it says of the hypothesis."""
     interval, here = t_interval(gaps), "at these settings"
     number = f"{interval.mean:.3g} [{interval.low:.3g}, {interval.high:.3g}]"
