@@ -25,7 +25,7 @@ BUDGET = {
     "rollouts": 1_573,
     "probes": 3_286,
     "training": 3_929,
-    "views": 3_486,
+    "views": 3_488,
     "studies": 1_116,
     "claims": 907,
     "book": 1_049,
@@ -35,7 +35,7 @@ BUDGET = {
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 33_657, 950, 19_133, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 33_659, 950, 19_133, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

@@ -126,9 +126,7 @@ def _bar(row, colour: str) -> str:
     def x(number: float) -> float:
         return round(6 + (scale(number) - start) / span * (width - 12), 1)
 
-    described = (
-        f"{format_effect(row)}; threshold {row.threshold:g}, smallest effect of interest {row.smallest_effect:g}"
-    )
+    alt_text = f"{format_effect(row)}; threshold {row.threshold:g}, smallest effect of interest {row.smallest_effect:g}"
     middle = height / 2
     parts = f'<rect x="{x(zone[0])}" y="0" width="{x(zone[1]) - x(zone[0]):.1f}" height="{height}" fill="#8883"/>'
     parts += f'<path d="M{x(row.threshold)} 0V{height}" stroke="currentColor" stroke-dasharray="3 2"/>'
@@ -136,4 +134,4 @@ def _bar(row, colour: str) -> str:
     parts += f'<path d="M{x(row.low)} {middle}H{x(row.high)}" stroke="{colour}" stroke-width="3"/>'
     parts += f'<circle cx="{x(row.mean)}" cy="{middle}" r="4" fill="{colour}"/>'
     look = f'width="{width}" height="{height}" style="vertical-align: middle"'
-    return f'<svg role="img" aria-label="{escape(described)}" {look}><title>{escape(described)}</title>{parts}</svg>'
+    return f'<svg role="img" aria-label="{escape(alt_text)}" {look}><title>{escape(alt_text)}</title>{parts}</svg>'

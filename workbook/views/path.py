@@ -111,13 +111,13 @@ def meeting_paths_chart(table: pd.DataFrame) -> alt.LayerChart:
         text=alt.Text("mean:Q", format=".2f"),
         color=alt.condition("datum.mean > 0.6", alt.value("white"), alt.value("black")),
     )
-    described = "; ".join(
+    alt_text = "; ".join(
         f"step {row.step}, value {row.value}: {row.mean:.2f} of {row.size}" for row in states.itertuples()
     )
     return finish(
         alt.layer(ways, dots, means),
         "Where paths meet, their rewards say what the state is worth",
         "each circle: a state, with the mean reward of all rollouts that pass it",
-        described,
+        alt_text,
         height=330,
     )
