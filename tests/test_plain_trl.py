@@ -83,7 +83,7 @@ def test_weights_of_several_rewards_are_asked_for(run, tmp_path, capsys):
     table = pd.read_parquet(run[0] / "completions").query("step % 2 == 1")
     table.to_parquet(tmp_path / "completions_1.parquet")
     assert main(["report", str(tmp_path)]) == 0
-    assert "give --weights odd_bytes=1 long=1" in capsys.readouterr().out
+    assert "give --weights odd_bytes=1 long=1" in " ".join(capsys.readouterr().out.split())
     table.drop(columns="advantage").to_parquet(tmp_path / "completions_1.parquet")
     assert main(["report", str(tmp_path)]) == 2
     assert "has no advantage, and several rewards (odd_bytes, long) and not their weights" in capsys.readouterr().err
