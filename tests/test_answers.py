@@ -159,12 +159,12 @@ ANSWERS = [
     (check_words, words_from(0), "begin with 0, with a space"),
     (check_words, words_from(-1), "begin with 0, with a space"),
     (check_words, lambda tokens: [0, 0, 0, 1, 2, 2, 3, 4, 4, 4], "full stop"),
-    (check_words, lambda tokens: None, "Not answered"),
     (check_reward, lambda text, answer: float("answer is" in text and behind(text).split()[:1] == [answer]), "Right"),
     (check_reward, lambda text, answer: float(answer in text), "'so the answer is 12'"),
     (check_reward, lambda text, answer: float(behind(text).strip().startswith(answer)), "'so the answer is 23'"),
     (check_reward, lambda text, answer: float(re.findall(r"\d+", behind(text))[:1] == [answer]), "another sign"),
     (check_reward, lambda text, answer: float(text.split()[-1:] == [answer]), "'I give up 2'"),
+    (check_reward, lambda text, answer: float("answer is" in text and behind(text).strip() == answer), "before a `;`"),
     (check_reward, lambda text, answer: float(behind(text).split()[:1] == [answer]), "never says `answer is`"),
     (check_reward, lambda text, answer: float(f"answer is {answer} " in text + " "), "the last is 7"),
 ]
