@@ -113,7 +113,7 @@ def test_columns_and_rows_say_in_words_what_they_show(policy):
     assert sent["shape"]["rows"] == ["✓ rollout 0", "✗ rollout 1", "✓ rollout 2", "✗ rollout 3"]
     columns = {column["name"]: column for column in sent["columns"]}
     assert columns["dlogp"]["words"] == "change of log-probability (dlogp)"
-    assert columns["dlogp"]["meaning"] == "blue (+): this step made the token more likely; orange (−): less likely"
+    assert columns["dlogp"]["meaning"] == "blue (+): the token became more likely; orange (−): less likely"
     assert columns["other"]["words"] == "other"
     assert columns["dlogp"]["unit"] != columns["advantage"]["unit"], "each a scale of its own"
     halves = replace(rollouts, rewards=rewards / 2).token_table()

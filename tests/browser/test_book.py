@@ -111,7 +111,7 @@ def test_a_heatmap_answers_in_a_page_without_a_kernel(browser, tmp_path):
     widget, cells = page.locator(".token-heatmap"), page.locator(".th-cell")
     assert cells.all_text_contents() == ["so", "<b>7", "so", "8"]
     assert widget.locator(".th-label").all_inner_texts() == ["✓ rollout 0", "✗ rollout 1"]
-    assert "blue (+): this step made the token more likely" in widget.inner_text()
+    assert "blue (+): the token became more likely" in widget.inner_text()
     assert widget.locator(".th-cell.pinned").inner_text() == "<b>7"
     cells.nth(3).hover()
     assert "−0.2" in widget.locator(".th-tip").inner_text()

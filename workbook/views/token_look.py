@@ -29,7 +29,7 @@ SHADES = 65  # of a ramp; odd, so that one is the middle
 SIGNED = {"advantage", "coupling", "credit", "dlogp", "push", "signal", "noise", "bias", "movement", "moves"}
 CENTERS = {"ratio": 1.0, "importance": 1.0}  # the value that changes nothing; else 0
 WORDS = {  # column: its name in words; what blue and orange mean, or what darker means on a one-sided scale
-    "dlogp": ("change of log-probability", "this step made the token more likely", "less likely"),
+    "dlogp": ("change of log-probability", "the token became more likely", "less likely"),
     "moves pinned": ("what it does to the pinned token", "makes the pinned token more likely", "less likely"),
     "push": ("push, weight × advantage", "pushed up", "pushed down"),
     "advantage": ("advantage of its rollout", "better than its group's mean", "worse"),

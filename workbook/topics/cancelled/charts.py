@@ -37,7 +37,7 @@ def cancellation_chart(bars: pd.DataFrame, shares: pd.DataFrame) -> alt.HConcatC
     """Left who pushes a class of words, along its own side; right the cancelled share; tables of `bar_tables`."""
     kinds = bars["kind"].unique().tolist()
     y = alt.Y("kind:N", sort=list(SHOWN), title=None).axis(**SIZE, labelLimit=160)
-    push = alt.X("push:Q", title="push along the own side (= 1)").axis(**SIZE)
+    push = alt.X("push:Q", title="push along the own side's (own side = 1)").axis(**SIZE)
     share = alt.X("share:Q", title="cancelled share").axis(**SIZE).scale(domain=[-LONGEST, LONGEST], clamp=True)
     number = alt.Chart(shares).mark_text(fontSize=12, align="left", dx=4)
     number = number.encode(y=y, yOffset=alt.YOffset("place:N", sort=PLACES).scale(domain=PLACES), x=alt.value(230))

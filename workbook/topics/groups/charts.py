@@ -106,7 +106,7 @@ def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
     return panels(
         charts,
         "What a group pushes, and how often each word occurs on either side",
-        "one mark a word and group, a few outside; on the grey line a push is the difference in occurrence",
+        "one mark a word and group, a few beyond the axes; on the grey line a push is the difference in occurrence",
         "Marks: net push per mass of advantage against the difference of occurrence rates.",
     )
 
