@@ -152,9 +152,9 @@ def test_widgets_leave_a_picture_behind():
 
 def test_charts_show_as_bundles_once_enabled():
     enable_charts()
-    data, _ = learning_curve(curve(6000))._repr_mimebundle_()
-    assert VEGA in data
+    assert VEGA in learning_curve(curve(6000))._repr_mimebundle_()[0]
     assert alt.renderers.active == "workbook"
+    assert (learning_curve(curve(30)) & learning_curve(curve(40)))._repr_mimebundle_()[0]["text/plain"] != "chart"
 
 
 # --- what can't be drawn

@@ -133,7 +133,7 @@ def _batching(args, world_size: int) -> list[Rule]:
         (on and spg > accum and spg % accum, "error", f"steps_per_generation={spg} is not a multiple of gradient_accumulation_steps={accum}, so an optimizer mini-batch would mix two generation batches and {batching} would not hold; make it a multiple of {accum}."),
         (args.batching in WHOLE_GROUP and minibatch % groups, "error", f"{batching} needs whole groups in each optimizer mini-batch, but its {minibatch} rollouts are not a multiple of num_generations={groups}; make per_device_train_batch_size * gradient_accumulation_steps * processes one of {groups}."),
         (on and args.loss_type == "bnpo", "error", f"loss_type='bnpo' divides by each micro-batch's own tokens, so {batching} would change the step size as well as the composition; use loss_type 'grpo' or 'dr_grpo'."),
-        (on and (args.max_grad_norm or 0) > 0, "warning", f"max_grad_norm={args.max_grad_norm} rescales one-signed mini-batches most, which confounds {batching}; set max_grad_norm=0 for a comparison, or read the logged cancellation/grad_clipped beside it."),
+        (on and (args.max_grad_norm or 0) > 0, "warning", f"max_grad_norm={args.max_grad_norm} rescales mini-batches of longer gradients, which confounds {batching}; set max_grad_norm=0 for a comparison, or read the logged cancellation/grad_clipped beside it."),
     ]
 
 

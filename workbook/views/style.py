@@ -213,8 +213,7 @@ def png(spec: dict, scale: float = SCALE) -> bytes:
     try:
         written = vl_convert.vegalite_to_png(plain(spec), vl_version=vegalite_version(), scale=scale)
     except Exception as error:
-        lines = [line.strip() for line in str(error).split("\n") if not line.lstrip().startswith("at ")]
-        reason = " ".join(filter(None, lines))[:200]
+        reason = " ".join(line for line in map(str.strip, str(error).split("\n")) if line[:3] not in ("", "at "))[:200]
         raise ValueError(f"No picture of this chart: Vega-Lite refuses its spec ({reason}).") from None
     return packed(Image.open(io.BytesIO(written)).convert("RGB"))
 
@@ -232,7 +231,8 @@ def picture(spec: dict) -> tuple[dict, dict]:
 
     Of a chart that can't be drawn it is text alone: the sentence that says why, below the description.
     """
-    description = printable(spec.get("description", "chart"))
+    parts = [part.get("description", "") for part in spec.get("vconcat", spec.get("hconcat", []))]  # of joined charts
+    description = printable(spec.get("description") or " ".join(filter(None, parts)) or "chart")
     try:
         image = png(spec)
     except ValueError as problem:

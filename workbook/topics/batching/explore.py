@@ -133,7 +133,7 @@ def cut_parts(policy, task, prompts: int = 8, group_size: int = 8, minibatches: 
 
 def cut_parts_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Stacked shares of what the steps of each cut are made of; table of `cut_parts`."""
-    subtitle = "of the update, all weights; right: cosine of the steps with the credit of all prompts, exactly"
+    subtitle = "of the update, all weights; right: cosine of the steps with the exact credit of all prompts"
     words = describe_rows(table, "category", "part", value="share", form=".0%")
     return titled(signal_noise_chart(table, width=400), "What the steps of each cut are made of", subtitle, words)
 

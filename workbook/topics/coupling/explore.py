@@ -91,7 +91,7 @@ def live_push(policy, task, prompts: int = 4) -> LiveStudy:
         x_title="learning rate (log scale)",
         y_title="movement / the pushing tokens'",
         title="One token pushes: how far others move, on this policy now",
-        subtitle="without now: ten policies, an unsure token pushes in better rollouts, small steps; band: 95 % t",
+        subtitle="without 'now': ten policies, an unsure token pushes in better rollouts, small steps; band: 95 % t",
     )
 
 
