@@ -12,7 +12,7 @@ from workbook.topics.drift.explore import check_prefix_credit
 from workbook.topics.exchange.explore import check_positive_only, check_symmetric_clip, check_unequal_weights
 from workbook.topics.flips.explore import check_shares, check_words
 from workbook.topics.groups.explore import OPENINGS, check_net_push, check_rloo, check_shared_push, check_signs
-from workbook.topics.laboratory.exercises import check_reward
+from workbook.topics.laboratory.exercises import check_fits, check_reward
 from workbook.topics.softmax.explore import check_coupling, check_rivals
 
 
@@ -167,6 +167,8 @@ ANSWERS = [
     (check_reward, lambda text, answer: float("answer is" in text and behind(text).strip() == answer), "before a `;`"),
     (check_reward, lambda text, answer: float(behind(text).split()[:1] == [answer]), "never says `answer is`"),
     (check_reward, lambda text, answer: float(f"answer is {answer} " in text + " "), "the last is 7"),
+    (check_fits, {"gradient_checkpointing": True}, "Right"),
+    (check_fits, {"lora": 4}, "its largest part, 'kept for backward'"),
 ]
 
 

@@ -11,7 +11,7 @@ _NAMES = {  # module: what it offers
     "views.ledger": "coverage_chart ledger_chart units_needed_chart",
     "views.live": "LiveChart show",
     "views.live_study": "LiveStudy live_curve live_tables",
-    "views.memory": "adapter_movement memory_bars",
+    "views.memory": "memory_bars",
     "views.monitor": "RunMonitor",
     "views.path": "book_path meeting_paths_chart",
     "views.predicting": "calibration predict reveal",

@@ -1,10 +1,10 @@
-"""Charts of a QLoRA run: where its memory goes, model by model, and which of its adapters moved."""
+"""Charts of where a QLoRA run's memory goes, model by model."""
 
 import altair as alt
 import pandas as pd
 
-from workbook.views.figures import cells, rule
-from workbook.views.style import finish, require, titled
+from workbook.views.figures import rule
+from workbook.views.style import finish, require
 
 # what is always there in violets, training in browns, generation in greens
 COLOURS = {
@@ -106,17 +106,4 @@ def memory_fit_chart(parts: pd.DataFrame, limits: pd.DataFrame) -> alt.LayerChar
         "bars by part, for each place while sampling and while training",  # rows change, a description stays
         width=430,
         height=alt.Step(32),
-    )
-
-
-def adapter_movement(table: pd.DataFrame) -> alt.LayerChart:
-    """Size of each adapter's change to its weights: columns layer, module, moved (a Frobenius norm)."""
-    require(table, ("layer", "module", "moved"), "adapter_movement")
-    color = alt.Color("moved:Q", title="|ΔW|").scale(scheme="purples", domainMin=0)
-    layers, shown = alt.X("layer:O", title="layer").axis(labelAngle=0), ("layer", "module", "moved")
-    return titled(
-        cells(table, layers, "module", color, stroke=None, form=".4f", shown=shown, height=alt.Step(22)),
-        "How far training moved each layer's weights",
-        "Frobenius norm of scale × B A, the adapter's change to the 4-bit weights below it",
-        f"{len(table)} adapters, from {table['moved'].min():.4f} to {table['moved'].max():.4f}.",
     )

@@ -77,9 +77,6 @@ def own_share_chart(curve: pd.DataFrame) -> alt.LayerChart:
     )
 
 
-# --- H5 on the family
-
-
 # --- backbones
 
 

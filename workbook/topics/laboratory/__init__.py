@@ -5,7 +5,7 @@ from workbook.places import lazy_names
 _NAMES = {  # module: what it offers
     "topics.laboratory.choices": "QLORA experiment plan",
     "topics.laboratory.compare": "MIN_SEEDS compare_settings comparison_chart run_tables",
-    "topics.laboratory.exercises": "check_reward",
+    "topics.laboratory.exercises": "check_fits check_reward",
     "topics.laboratory.form": "RunForm",
     "topics.laboratory.log_form": "LogForm Tabs",
 }

@@ -1,8 +1,11 @@
-"""The exercise of chapter 12 on a reward that no talk can win."""
+"""The exercises of chapter 11 on a model that has to fit, and of chapter 12 on a reward that no talk can win."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from workbook.topics.grading import answer_of
+from workbook.topics.grading import UNANSWERED, answer_of, settings_fault
+from workbook.training.memory import QWEN_7B, WORKLOAD, at_peak, memory_forecast
+
+LIMIT = 15.0  # GiB
 
 # completion, answer, the right reward, and what is wrong with a function that gives another
 CASES = (
@@ -36,3 +39,28 @@ def check_reward(function: Callable) -> None:
             print(f"Not quite: {completion!r} {why}; it should get {right:g}, not {float(got):g}.")
             return
     print("Right: what is paid is the last stated answer, and nothing said on the way.")
+
+
+def large_run(quantization="nf4", lora=16, optimizer="adamw_torch", gradient_checkpointing=False):
+    """`memory_forecast` of a 7B model in micro-batches of 8."""
+    return memory_forecast(QWEN_7B, **WORKLOAD | {"microbatch": 8} | locals())
+
+
+def check_fits(change: Mapping | None) -> None:
+    """Check changed settings of `large_run` with which it fits in LIMIT.
+
+    >>> check_fits({"microbatch": 1})
+    Not quite: there is no setting 'microbatch'; there are quantization, lora, optimizer, gradient_checkpointing.
+    """
+    fault = None if change is None else settings_fault(change, large_run)
+    if change is None or fault:
+        print(f"Not quite: {fault}" if fault else UNANSWERED)
+        return
+    try:
+        parts = at_peak(large_run(**change)).set_index("part")["mib"] / 1024
+    except (TypeError, ValueError, RuntimeError) as error:
+        print(f"Not quite: {error}")
+        return
+    needs = f"it needs {parts.sum():.1f} GiB, of which {parts.max():.1f} are its largest part, {parts.idxmax()!r}."
+    right = f"Right: {parts.sum():.1f} GiB. What was kept for the backward pass is computed again, layer by layer."
+    print(right if parts.sum() <= LIMIT else f"Not quite: {needs}")
