@@ -69,10 +69,10 @@ def confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
     )
     ink = alt.when(alt.datum.dark).then(alt.value("white")).otherwise(alt.value("black"))
     middle = {"x": alt.X("at_i:Q", scale=unit), "y": alt.Y("at_j:Q", scale=unit)}
-    numbers = base.mark_text(fontSize=11).encode(**middle, text="label:N", color=ink)
-    halves = alt.layer(squares, numbers).properties(width=290, height=290)
+    numbers = base.mark_text().encode(**middle, text="label:N", color=ink)
+    halves = alt.layer(squares, numbers).properties(width=270, height=270)
     return titled(
-        halves.facet(column=alt.Column("token:N", sort=list(TOKENS), title=None).header(labelFontSize=13)),
+        halves.facet(column=alt.Column("token:N", sort=list(TOKENS), title=None)),
         "Coupling of real token pairs, by how sure the model is of both",
         "mean |K|: nats per unit of learning rate and advantage; white: no such pairs",
         "Two heat maps over both tokens' probabilities.",

@@ -68,7 +68,6 @@ def value_path(table: pd.DataFrame) -> alt.LayerChart:
         "What reward to expect, token by token",
         "dots: by sampled continuations, with two standard errors" + ("; line: exact" if known else ""),
         f"From {first:.2f} after the first token to {last:.2f} after the last.",
-        width=620,
         height=220,
     )
 
@@ -151,7 +150,7 @@ def measure_gap(
 def gap_chart(gaps: pd.DataFrame) -> alt.LayerChart:
     """Gaps by sign of the rollout, prompts and advantages: intervals of ten policies, and what was measured now."""
     return titled(
-        forest(gaps, "tokens", GAP, "series", names=[FAMILY_NAME, NOW], zero=True, form="+.4f", width=420),
+        forest(gaps, "tokens", GAP, "series", names=[FAMILY_NAME, NOW], zero=True, form="+.4f"),
         "Are the tokens that a step boosts worth more?",
         "ten policies: mean and 95 % t interval; now: one step of this policy",
         describe_rows(gaps, "series", "tokens", form="+.3f", interval=True),

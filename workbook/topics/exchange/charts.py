@@ -15,7 +15,7 @@ from workbook.studies.record import load_measured
 from workbook.topics.exchange.drift import PATHS, STEPS, WHEN
 from workbook.topics.exchange.toy import MECHANISMS, TOGETHER, draw_groups, interval, residuals, single_thread
 from workbook.views.figures import INTERVAL, bars, by_sign, forest, panels, rule, series
-from workbook.views.style import ACCENT, NEUTRAL, SERIES, WIDTH, describe_rows, finish, require, titled, tooltips
+from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, finish, require, titled, tooltips
 
 REPAIRS = [NEUTRAL, *SERIES[:2]]  # of TRANSFORMS
 ORDERS = ["exact", "quadratic", "difference"]
@@ -136,7 +136,6 @@ def drift_chart(toy: pd.DataFrame, measured: pd.DataFrame) -> alt.LayerChart:
         "The toy against real batches: what is left on a shared token",
         "lines: toy; dots: measured at the 2nd, 4th and 8th step on a batch; dashed: the clip range; linear near 0",
         describe_rows(measured, "policy", "mechanism", "step", form=".3f", interval=True),
-        width=WIDTH,
         height=260,
     )
 
@@ -145,13 +144,13 @@ def repairs_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Residual of each mechanism alone, without a repair and with either; columns mechanism, transform, mean, ..."""
     title = "What leaves a push on a shared token, and what takes it away"
     subtitle = "each mechanism alone: mean over 200 groups with its 95 % interval"
-    return _residuals(table, "mechanism", "transform", title, subtitle, colors=REPAIRS, width=440, height=alt.Step(13))
+    return _residuals(table, "mechanism", "transform", title, subtitle, colors=REPAIRS, height=alt.Step(15))
 
 
 def normalizer_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Residual that a loss's normalizer leaves, by batch and loss type; columns batch, loss_type, mean, low, high."""
     title, subtitle = "A rollout's own length is an unequal weight", "before the first step: mean and 95 % interval"
-    return _residuals(table, "batch", "loss_type", title, subtitle, width=400, height=alt.Step(15))
+    return _residuals(table, "batch", "loss_type", title, subtitle, height=alt.Step(15))
 
 
 def _residuals(table: pd.DataFrame, row: str, by: str, title: str, subtitle: str, **look) -> alt.LayerChart:

@@ -22,7 +22,7 @@ def class_color(legend: alt.Legend | None) -> alt.Color:
 
 def gradients_meet_chart(table: pd.DataFrame) -> alt.LayerChart:
     """One bar per token and source: pushes that meet on the shared token, and those that do not."""
-    y = alt.Y("token:N", sort=PUSHED, title=None).axis(labelFontSize=13, labelLimit=200)
+    y = alt.Y("token:N", sort=PUSHED, title=None).axis(labelLimit=200)
     x = alt.X("push:Q", title="push on the token's logit (advantage × (1 − p) or −advantage × p)")
     names = alt.Chart(table).mark_text(align="left", color="#444444")
     chart = bars(
