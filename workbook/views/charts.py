@@ -74,8 +74,6 @@ class fold:  # called as a function
 def checked(claim: str, errors, below: float) -> None:
     """Show a check that holds as one line that opens: what is so, of how many numbers, and the largest error.
 
-        checked("the exact closed form is a real step", errors, 1e-10)
-
     errors: a number, or several in any shape.  Raises AssertionError where one is as large as `below`, or NaN.
     """
     errors = getattr(errors, "tolist", lambda: errors)()  # a tensor may lie on a GPU

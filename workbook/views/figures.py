@@ -71,7 +71,7 @@ def forest(
         ],
         title,
         width,
-        height or alt.Step(18 if by else 26),
+        height or alt.Step(26 if not by else 22 if number else 18),
     )
 
 

@@ -34,7 +34,7 @@ ACCENT = SERIES[0]  # of a single series
 ERROR_COLOR = "color-mix(in srgb, #c84a00 70%, currentcolor)"  # dark on a light page, light on a dark one
 WIDTH = 700  # pixels of a page's text: so wide is every chart, with its labels and legends
 FIT = {"type": "fit-x", "contains": "padding", "resize": True}
-LINES = {"text": 86, "subtitle": 116}  # characters of a title that WIDTH holds
+LINES = {"text": 98, "subtitle": 124}  # characters of a title that WIDTH holds
 # a page's dark theme colours the parts of a chart that say no colour of their own; ours are drawn for white, and CSS
 # turns the whole over on a dark page (shared.css, book.css)
 LOOK = {
@@ -216,10 +216,7 @@ def hushed(spec: dict, shows: bool = False) -> dict:
 
 
 def dressed(spec: dict, data: dict | None = None) -> dict:
-    """A spec in the house's look; a chart that has a description is as wide as the text, and its title's lines as well.
-
-    data: the rows of its named tables, where they travel apart.
-    """
+    """A spec in the house's look, as wide as the text if it has a description; data: of tables that travel apart."""
     spec = {**spec, "config": LOOK | spec.get("config", {})}
     if "description" not in spec:  # a reader's own, of the width that it was given
         return spec
@@ -229,13 +226,22 @@ def dressed(spec: dict, data: dict | None = None) -> dict:
     if not {*PARTS[1:], "facet"} & spec.keys():
         return spec | {"width": WIDTH, "autosize": FIT}
     untitled = {name: part for name, part in spec.items() if name != "title"} | ({"datasets": data} if data else {})
-    tries = [_widened(untitled, scale) for scale in (1, 1.25)]  # on a straight line, which leads to WIDTH
+
+    def drawn(scale: float) -> float:
+        svg = vl_convert.vegalite_to_svg(_widened(untitled, scale), vl_version=vegalite_version())
+        return float(re.search(r'width="([\d.]+)"', svg)[1])
+
+    scale, other = 1.0, 1.25  # of the panels' widths: a straight line, but where a label is wider than its panel
     try:
-        drawn = [vl_convert.vegalite_to_svg(one, vl_version=vegalite_version()) for one in tries]
+        at, beside = drawn(scale), drawn(other)
+        for _ in range(3):  # the secant's way to WIDTH
+            if abs(at - WIDTH) > 2 and at != beside:
+                step = (WIDTH - at) * (other - scale) / (beside - at)
+                scale, other, beside = max(0.5, scale + step), scale, at
+                at = drawn(scale)
     except ValueError:  # `picture` says why it can't be drawn
         return spec
-    at_1, at_2 = (float(re.search(r'width="([\d.]+)"', svg)[1]) for svg in drawn)
-    return _widened(spec, 1 + 0.25 * (WIDTH - at_1) / (at_2 - at_1)) if at_2 > at_1 else spec
+    return _widened(spec, scale)
 
 
 def _widened(spec: dict, scale: float) -> dict:
@@ -255,25 +261,29 @@ _numbers: dict[tuple, int] = {}  # of (cell, title), in the order of drawing
 def numbered(spec: dict) -> dict:
     """The spec with "Fig. 4.3" before its title: its chapter, and its place there in the order of drawing.
 
-    A cell run again keeps its numbers. The chapter is in the notebook's name, of which Jupyter tells its kernels;
-    elsewhere, and where `usermeta` says that it is no figure, the spec stays as it is.
+    A cell run again keeps its numbers. Jupyter tells its kernels the notebook's name; where it does not, or `usermeta`
+    says that a chart is no figure, the spec stays as it is.
     """
-    chapter, title = re.match(r"\d+", Path(os.environ.get("JPY_SESSION_NAME", "")).name), spec.get("title")
-    described = isinstance(title, dict) and not FIGURE.match(spec.get("description", "Fig. 0.0. "))
-    if chapter is None or not described or "usermeta" in spec:
+    chapter, about = re.match(r"\d+", Path(os.environ.get("JPY_SESSION_NAME", "")).name), spec.get("description", "")
+    if chapter is None or not about or FIGURE.match(about) or "usermeta" in spec:
         return spec
     shell = get_ipython()
     asked = shell.kernel.get_parent() if hasattr(shell, "kernel") else {}
     cell = asked.get("metadata", {}).get("cellId") or getattr(shell, "execution_count", None)
-    place = _numbers.setdefault((cell, str(title["text"])), len(_numbers) + 1)
+    place = _numbers.setdefault((cell, about.split(". ")[0]), len(_numbers) + 1)
     return entitled(spec, f"Fig. {int(chapter[0])}.{place}. ")
 
 
 def entitled(spec: dict, number: str) -> dict:
-    """The spec with a figure's number before its title and description."""
-    first, *more = [text] if isinstance(text := spec["title"]["text"], str) else text
-    title = spec["title"] | {"text": [number + first, *more]}
-    return spec | {"title": title, "description": number + spec["description"]}
+    """The spec with a figure's number before its description, and before its title or that of its first panel."""
+    inner = {"description": number + spec.get("description", "")}
+    part = next((part for part in PARTS if part in spec), None)
+    if isinstance(title := spec.get("title"), dict):
+        first, *more = [text] if isinstance(text := title["text"], str) else text
+        inner["title"] = title | {"text": [number + first, *more]}
+    elif part:
+        inner[part] = [entitled(spec[part][0], number), *spec[part][1:]]
+    return spec | inner
 
 
 def png(spec: dict, scale: float = SCALE) -> bytes:

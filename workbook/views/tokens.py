@@ -250,6 +250,7 @@ def explained_chart(explanations) -> alt.FacetChart:
     base = alt.Chart().encode(
         y=alt.Y("source:N", sort=table["source"].unique().tolist(), title=None).axis(labelLimit=180)
     )
+    head = alt.Header(labelExpr="split(datum.label, ', ')")  # two lines: as wide as a panel
     hints = tooltips(table, "source", "pinned", "tokens", "moved", "output_layer", form="+.4f")
     ticks = base.transform_filter("isValid(datum.output_layer)").mark_tick(color="black", thickness=2.5, size=14)
     layers = [
@@ -259,7 +260,7 @@ def explained_chart(explanations) -> alt.FacetChart:
     ]
     chart = alt.layer(*layers, data=table).properties(width=160, height=alt.Step(22))
     return titled(
-        chart.facet(column=alt.Column("pinned:N", sort=table["pinned"].unique().tolist(), title=None)),
+        chart.facet(column=alt.Column("pinned:N", sort=table["pinned"].unique().tolist(), title=None, header=head)),
         "Who moved the pinned tokens",
         "nats to first order, by whose push; blue: up, orange: down; black tick: through the output layer alone",
         describe_rows(table, "pinned", "source", value="moved", form="+.3f"),

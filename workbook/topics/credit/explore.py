@@ -76,7 +76,7 @@ def movement_by_class(summary: pd.DataFrame) -> alt.LayerChart:
     """Movement of each class of token, one line per class: columns kind, mean, low, high (nats), maybe training."""
     require(summary, ("kind", "mean", "low", "high"), "movement_by_class")
     x = alt.X("mean:Q", title=MOVEMENT).scale(padding=36)
-    several = {"by": "training", "height": alt.Step(20)} if "training" in summary else {"height": alt.Step(44)}
+    several = {"by": "training", "height": alt.Step(24)} if "training" in summary else {"height": alt.Step(44)}
     number = "+.2f" if "training" in summary else "+.3f"
     return titled(
         forest(summary, "kind", x, number=number, zero=True, form="+.4f", **several),

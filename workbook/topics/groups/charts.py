@@ -90,7 +90,7 @@ def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """
     legend = alt.Legend(title=None, orient="bottom")
     at = {
-        "x": alt.X("difference:Q", title="rate among A > 0 minus rate among A < 0").scale(domain=[-1, 1]),
+        "x": alt.X("difference:Q", title=["rate among A > 0", "minus rate among A < 0"]).scale(domain=[-1, 1]),
         "y": alt.Y("push:Q", title="net push ÷ mass of A > 0").scale(domain=[-1.6, 1.6]),
     }
     line = alt.Chart(pd.DataFrame({"difference": [-1, 1], "push": [-1, 1]})).mark_line(color="#999999").encode(**at)
