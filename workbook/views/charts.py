@@ -102,7 +102,6 @@ def curve_chart(
     paper: tuple[float, float, str] | None = None,
     reference: Sequence[float | tuple[float, str]] | None = None,
     subtitle: str | None = None,
-    width: int = WIDTH,
     height: int = 240,
     **look,
 ) -> alt.LayerChart:
@@ -133,7 +132,7 @@ def curve_chart(
     look = {"shown": ["units"] if "units" in curve else [], "under": under, "dash": series, **look}
     names = [series] if series else []
     return titled(
-        lines_over(curve, place, value, series, width=width, height=height, **look),
+        lines_over(curve, place, value, series, height=height, **look),
         title,
         _units(curve) if subtitle is None else subtitle,
         describe_rows(curve, *names, x, interval=True),

@@ -231,13 +231,13 @@ def dressed(spec: dict, data: dict | None = None) -> dict:
         svg = vl_convert.vegalite_to_svg(_widened(untitled, scale), vl_version=vegalite_version())
         return float(re.search(r'width="([\d.]+)"', svg)[1])
 
-    scale, other = 1.0, 1.25  # of the panels' widths: a straight line, but where a label is wider than its panel
+    scale, other = 1.0, 1.25  # of the panels' widths: on a straight line, but where a label is wider than its panel
     try:
         at, beside = drawn(scale), drawn(other)
         for _ in range(3):  # the secant's way to WIDTH
             if abs(at - WIDTH) > 2 and at != beside:
                 step = (WIDTH - at) * (other - scale) / (beside - at)
-                scale, other, beside = max(0.5, scale + step), scale, at
+                scale, other, beside = max(0.1, scale + step), scale, at
                 at = drawn(scale)
     except ValueError:  # `picture` says why it can't be drawn
         return spec

@@ -108,7 +108,7 @@ def compute_mass(
 def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> alt.HConcatChart:
     """Dots with intervals, a line per kind of pair and a panel for each of SHARES; tables of compute_mass."""
     tables = dict(zip(SHARES, (pairs, size, net), strict=True))
-    look = {"names": [THE_FAMILY, NOW], "zero": True, "height": alt.Step(13), "form": ".3f", "width": 145}
+    look = {"names": [THE_FAMILY, NOW], "zero": True, "height": alt.Step(13), "form": ".3f"}
     panels = []
     for name, table in tables.items():
         require(table, ["series", "kind", "mean", "low", "high"], "mass_chart")
@@ -164,7 +164,6 @@ def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HCon
             reference=[(threshold, "threshold of the claim")],
             names=list(names),
             legend={"columns": 1},
-            width=285,
         )
         for table, names, threshold, y_title, title in panels
     ]

@@ -167,7 +167,7 @@ def kl_drift_chart(rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame
     """Left one step's KL against the learning rate, right the KL over many steps; logarithmic axes."""
     scale = {"type": "log", "domain": [1e-10, 10], "nice": False}
     axis = {"format": ".0e", "values": [10.0**exponent for exponent in range(-10, 2, 2)]}
-    look = {"legend": STROKES, "clip": True, "points": False, "width": 270, "height": 230}
+    look = {"legend": STROKES, "clip": True, "points": False, "height": 230}
     x = alt.X("lr:Q", title="learning rate").scale(type="log", domain=[1e-3, 10], nice=False)
     x = x.axis(format=".0e", values=[1e-3, 1e-2, 1e-1, 1, 10])
     y = alt.Y("kl:Q", title="KL(new, old) after one step (nats)").scale(**scale).axis(**axis)
@@ -187,7 +187,7 @@ def kl_drift_chart(rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame
 
 def solutions_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """Entropy over equally right answers, their log-odds and the reward, step by step, against equal weights."""
-    x, look = alt.X("step:Q", title="step").scale(domain=[0, STEPS]), {"width": 180, "height": 220}
+    x, look = alt.X("step:Q", title="step").scale(domain=[0, STEPS]), {"height": 220}
     return panels(
         [_measure(table, measure, x, RUNS, **look) for measure in MEASURES],
         "Three answers are equally right: do they stay equally likely?",
@@ -209,7 +209,7 @@ def long_run_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """Entropy over equally right answers and their log-odds on a logarithmic step axis; table of `long_runs`."""
     runs = table["run"].drop_duplicates().tolist()
     x = alt.X("step:Q", title="step").scale(type="log", nice=False).axis(values=[1, 10, 100, 1000])
-    look = {"spread": "bars", "legend": STROKES | {"columns": 2, "labelLimit": 240}, "width": 280, "height": 240}
+    look = {"spread": "bars", "legend": STROKES | {"columns": 2, "labelLimit": 240}, "height": 240}
     return panels(
         [_measure(table, measure, x, runs, **look) for measure in ("entropy", "log-odds")],
         "Over thousands of steps: the softmax gradient goes on, the natural gradient halts",
@@ -223,10 +223,10 @@ def entropy_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Entropy of every setting, a dot for each of WHEN, against where all began; table of `entropy_by_setting`."""
     start = float(table["start"].iloc[0])
     x = alt.X("mean:Q", title="entropy over three equally right answers (nats)").scale(domain=[0.4, 1], nice=False)
-    look = {"by": "when", "names": [*WHEN.values()], "colors": SERIES[:2], "number": ".2f", "width": 420}
+    look = {"by": "when", "names": [*WHEN.values()], "colors": SERIES[:2], "number": ".2f"}
     under = [rule(start, "x", dashed=True, color=NEUTRAL)]
     return titled(
-        forest(table, "setting", x, under=under, height=alt.Step(17), **look),
+        forest(table, "setting", x, under=under, **look),
         "Entropy falls with equal weights, too",
         f"means over seeds with 95 % intervals; dashed: the start, {start:.2f} nats",
         describe_rows(table, "setting", "when", form=".3f", interval=True),

@@ -126,7 +126,7 @@ def group_size_chart(table: pd.DataFrame) -> alt.LayerChart:
 def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """A panel a quantity, over steps; columns step, quantity, mean, low, high, estimator, sampler."""
     y = alt.Y("mean:Q", title=None).scale(zero=False)
-    look = {"by": "estimator", "dash": "sampler", "width": 210, "height": 200}
+    look = {"by": "estimator", "dash": "sampler", "height": 200}
     return panels(
         [
             series(table, alt.X("step:Q"), y, title=name, **look).transform_filter(alt.datum.quantity == name)

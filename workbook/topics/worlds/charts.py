@@ -42,7 +42,7 @@ def map_chart(table: pd.DataFrame):
     """A panel per world: exact held-out value against sampled tokens, a line per rule with its interval."""
     names = [name for name in NAMES.values() if name in set(table["rule"])]
     x, charts = alt.X("tokens:Q", title="sampled tokens, thousands"), []
-    look = {"by": "rule", "names": names, "points": False, "width": 150, "height": 110}
+    look = {"by": "rule", "names": names, "points": False, "height": 110}
     for place, (world, rows) in enumerate(table.groupby("world", sort=False)):
         y = alt.Y("mean:Q", title=None if place % COLUMNS else "value").scale(domain=[0, 1])
         charts.append(series(rows, x, y, **look, title=world))
@@ -153,7 +153,7 @@ def defaults_table(worlds: Sequence[Tables]) -> pd.DataFrame:
 
 def defaults_chart(table: pd.DataFrame):
     """A panel each for bias, noise, tax and value: a default beside the same run with equal weights."""
-    charts, look = [], {"number": ".2f", "width": 150, "height": alt.Step(18)}
+    charts, look = [], {"number": ".2f", "height": alt.Step(20)}
     for part, rows in table.groupby("part", sort=False):
         y = alt.Y("default:N", sort=None, title=None).axis(labels=len(charts) % 2 == 0)
         charts.append(bars(rows, y, alt.X("mean:Q", title=part), "weights", **look))
