@@ -16,6 +16,7 @@ from workbook.book import back_matter, chapters, outcomes
 from workbook.book.back_matter import glossary, read_list
 from workbook.book.chapters import ROOT, find_chapters
 from workbook.book.outcomes import Finding, decisions_text, findings_markdown, read_findings, write_readme
+from workbook.book.pages import page_source
 from workbook.claims import registered
 from workbook.claims.sentences import plain_outcome
 from workbook.training import CancellationConfig
@@ -30,6 +31,12 @@ FINDINGS = [one for kind in ("findings", "decisions") for one in read_findings()
 def cells(chapter: str, kind: str) -> list[str]:
     notebook = json.loads(find_chapters([chapter])[0].read_text(encoding="utf-8"))
     return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
+
+
+def test_a_page_folds_the_code_of_a_cell_that_ends_with_a_check():
+    sources = "import a\nchecked('b', 0, 1)\n", "checked('b', 0, 1)\nchart"
+    page = page_source(new_notebook(cells=[new_markdown_cell("# A"), *map(new_code_cell, sources)]))
+    assert [cell["metadata"].get("tags") for cell in page["cells"]] == [None, ["hide-input"], None]
 
 
 @pytest.mark.parametrize("term", TERMS.values(), ids=list(TERMS))

@@ -236,7 +236,8 @@ def test_the_book_is_whole_without_a_kernel_and_without_the_net(shelf, tmp_path)
     render_book(chapters.run_chapters("smoke"), tmp_path / "book")
     page, last, index = ((tmp_path / "book" / name).read_text() for name in ("00_a.html", "01_b.html", "index.html"))
     assert page.count('src="data:image/png;base64') == 4
-    assert page.count('alt="Reward') == 3
+    assert len(re.findall(r'alt="Fig\. 0\.\d\. Reward', page)) == 3
+    assert re.search(r'(?s)alt="(Fig\. 0\.\d\. Where two)[^"]*".*"\1', page), "what moves has its picture's number"
     assert ">steps</th><td>7</td>" in page
     assert page.count('class="moving"') == 1
     assert "now_advantage_a" in page

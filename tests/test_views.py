@@ -4,6 +4,7 @@ import gc
 import gzip
 import io
 import json
+import re
 import weakref
 
 import altair as alt
@@ -15,9 +16,11 @@ from IPython.utils.capture import capture_output
 from ipywidgets.widgets.widget import _instances
 from PIL import Image, ImageChops
 
+from workbook import views
+from workbook.places import PACKAGE
 from workbook.topics.groups import compute_gradients_meet, explore_gradients_meet, gradients_meet_chart
 from workbook.topics.groups.toy import PUSHED
-from workbook.views import LiveChart, enable_charts, fold, reward_before_after, show, token_strip
+from workbook.views import LiveChart, enable_charts, fold, reward_before_after, show, style, token_strip
 from workbook.views.live import vega_module
 from workbook.views.style import UNSEEN, bundle, diverging, finish, limit, packed, plain, png, vegalite_version, visible
 
@@ -67,9 +70,39 @@ def test_each_chart_draws_and_says_what_it_shows(make):
     data, about = bundle(spec)
     assert data[VEGA]["$schema"].endswith("v5.json")
     assert about["image/png"]["alt"] == spec["description"]
-    assert 0 < about["image/png"]["width"] < 1200
+    assert about["image/png"]["width"] == style.WIDTH
+    svg = vl_convert.vegalite_to_svg(style.dressed(spec), vl_version=vegalite_version())
+    assert min(float(size) for size in re.findall(r'font-size="([\d.]+)px"', svg)) >= 12
     assert {"image/png", "text/plain"} <= set(data)
     json.dumps(data, allow_nan=False)
+
+
+def test_no_chart_asks_for_letters_below_12_pixels():
+    source = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    assert min(int(size) for size in re.findall(r'ontSize"?[=:] ?(\d+)', source)) >= 12
+
+
+def test_panels_are_as_wide_as_the_text_and_a_readers_own_chart_as_wide_as_asked():
+    part = learning_curve(curve(5)).properties(title="", width=200)
+    for chart in (part | part | part, part & (part | part), part.facet(column="step:N")):
+        _, about = bundle(chart.properties(description="Panels.").to_dict())
+        assert about["image/png"]["width"] == pytest.approx(style.WIDTH, abs=3)
+    own = alt.Chart(curve(5)).mark_line().encode(x="step:Q", y="reward:Q").properties(width=200)
+    assert 200 < bundle(own.to_dict())[1]["image/png"]["width"] < 300
+
+
+def test_figures_are_numbered_in_the_order_of_drawing_and_keep_their_number(monkeypatch):
+    monkeypatch.setattr(style, "_numbers", {})
+    first, second = learning_curve(curve(5)).to_dict(), reward_before_after(SUMMARY).to_dict()
+    monkeypatch.setenv("JPY_SESSION_NAME", "/somewhere/04_a_policy.ipynb")
+    numbers = [bundle(spec)[0]["text/plain"].split(". ")[1] for spec in (first, second, first)]
+    assert numbers == ["4.1", "4.2", "4.1"]
+    assert bundle(second)[0][VEGA]["title"]["text"] == [f"Fig. 4.2. {second['title']['text']}"]
+    assert bundle(views.book_path("04").to_dict())[0]["text/plain"].startswith("You are here")
+    live = LiveChart(learning_curve(curve(3)))
+    for _ in range(2):  # shown again it has one number still
+        (data,) = shown(lambda: show(live, live))
+        assert data["text/plain"].count("Fig. 4.1. ") == 1
 
 
 @pytest.mark.parametrize(
@@ -245,3 +278,14 @@ def test_a_folded_table_is_closed_counted_and_escaped():
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "Tokens & more" in repr(shown)
+
+
+def test_a_check_is_one_line_with_its_largest_error_and_stops_where_it_does_not_hold():
+    with capture_output() as captured:
+        views.checked("a < b", np.array([[1e-12, -3e-11]]), 1e-10)
+    (data,) = (output.data for output in captured.outputs)
+    assert data["text/plain"] == "✓ a < b: 2 numbers, error below 1e-10; largest error: 3.0e-11"
+    assert "a &lt; b: 2 numbers, error below 1e-10</summary>largest error: 3.0e-11" in data["text/html"]
+    for wrong in (1e-10, [0.0, float("nan")]):
+        with pytest.raises(AssertionError, match="a < b: not so"):
+            views.checked("a < b", wrong, 1e-10)

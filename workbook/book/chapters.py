@@ -88,7 +88,8 @@ def execute(path: Path, profile: str):
     )
     try:
         nobodys = str(Path(tempfile.gettempdir()) / f"no-predictions-{os.getpid()}.json")  # nothing ever lies there
-        client.execute(env=dict(os.environ, WORKBOOK_PROFILE=profile, WORKBOOK_PREDICTIONS=nobodys))
+        own = {"WORKBOOK_PROFILE": profile, "WORKBOOK_PREDICTIONS": nobodys, "JPY_SESSION_NAME": str(path)}
+        client.execute(env=os.environ | own)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         what = f"{error.ename}: {error.evalue}" if isinstance(error, CellExecutionError) else str(error)
         source = notebook.cells[started[-1]].source

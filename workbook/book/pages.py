@@ -23,12 +23,12 @@ from workbook.book.forms import FORM, TOKENS, form_html
 from workbook.places import data_path
 from workbook.views.explorer import frozen
 from workbook.views.heatmap import TokenHeatmap
-from workbook.views.style import vegalite_version
+from workbook.views.style import FIGURE, entitled, vegalite_version
 
 TITLE = "Token-gradient cancellation: a workbook"
 STATIC = Path(__file__).with_name("static")
 NOTE = "*A static copy of a notebook that was run from top to bottom. Run it yourself with `make lab` in a clone.*"
-SETUP = "google.colab"  # in the first code cell, which the page folds
+SETUP = "google.colab"  # in the first code cell, which the page folds, as it does one that is a check
 TOYS = ("softmax", "groups", "exchange")  # topics whose explorers move in a page
 STEPS = 9  # values of a slider in a page, at most
 EXPLORER = """<div class="moving"><div class="chart">{image}</div><p>This one moves: computed beforehand over a grid
@@ -86,7 +86,7 @@ def render_book(notebooks: dict, folder: Path) -> None:
 
 
 def page_source(notebook: dict) -> dict:
-    """Prepare a notebook for its page: set-up folded, badges as words, outputs as HTML with moving explorers."""
+    """Prepare a notebook for its page: set-up and checks folded, badges as words, outputs as HTML, explorers moving."""
     page = copy.deepcopy(notebook)
     imports = {}  # explorer: the topic that a cell imports it from
     for k, cell in enumerate(page["cells"]):
@@ -96,7 +96,7 @@ def page_source(notebook: dict) -> dict:
             text = text.replace("(../data/book/losses.md)", "(losses.md)").replace("(../data/pictures/", "(")
             cell["source"] = f"{text}\n\n{NOTE}" if k == 0 else text
             continue
-        if SETUP in text:
+        if SETUP in text or "\nchecked(" in text[text.rstrip().rfind("\n") :]:  # which it ends with
             cell["metadata"] = {"tags": ["hide-input"]}
         for topic, names in re.findall(rf"^from workbook\.topics\.({'|'.join(TOYS)}) import (.+)$", text, re.MULTILINE):
             imports |= dict.fromkeys(names.split(", "), topic)
@@ -115,11 +115,12 @@ def _as_html(output: dict, explorer=None) -> None:
         if "text/html" in data:
             data["text/html"] = re.sub(r'(href="[\w-]+)\.ipynb"', r'\1.html"', "".join(data["text/html"]))
         return
+    number = FIGURE.match(about.get("alt", ""))
     size = "".join(f' {name}="{about[name]}"' for name in ("width", "height") if name in about)
     png = "".join(data["image/png"]).replace("\n", "")
     shown = f'<img src="data:image/png;base64,{png}" alt="{html.escape(about.get("alt", "chart"))}"{size}>'
     if explorer is not None:
-        shown = EXPLORER.format(image=shown, spec=json.dumps(_frozen(explorer())).replace("<", "\\u003c"))
+        shown = EXPLORER.format(image=shown, spec=json.dumps(_frozen(explorer(), number)).replace("<", "\\u003c"))
     elif TOKENS in data:
         shown = HEATMAP.format(image=shown, state=json.dumps(data[TOKENS]).replace("<", "\\u003c"))
     elif FORM in data:
@@ -127,8 +128,8 @@ def _as_html(output: dict, explorer=None) -> None:
     output["data"] = {"text/html": shown}
 
 
-def _frozen(explorer) -> dict:
-    """The spec of an explorer that moves with its first two controls."""
+def _frozen(explorer, number: re.Match | None) -> dict:
+    """The spec of an explorer that moves with its first two controls, under its figure's number."""
 
     def values(control) -> list:
         if hasattr(control, "options"):
@@ -142,7 +143,7 @@ def _frozen(explorer) -> dict:
 
     spec = frozen(explorer, **{key: values(explorer.controls[key]) for key in list(explorer.controls)[:2]})
     explorer.close()
-    return spec
+    return entitled(spec, number[0]) if number else spec
 
 
 def _index(notebooks: dict, lists: dict, source: Path) -> str:

@@ -4,7 +4,7 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "views.charts": (
-        "curve_chart describe_parts fold intervals_chart parts_table reward_before_after signal_noise_chart"
+        "checked curve_chart describe_parts fold intervals_chart parts_table reward_before_after signal_noise_chart"
     ),
     "views.explorer": "Explorer browse frozen",
     "views.heatmap": "TokenHeatmap",

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import altair as alt
 import numpy as np
 import pandas as pd
+from IPython.display import display
 
 from workbook.views.figures import forest, rule
 from workbook.views.figures import series as lines_over
@@ -70,6 +71,22 @@ class fold:  # called as a function
         return f"<details><summary>{title} ({count})</summary>{scroll}{body}</div></details>"
 
 
+def checked(claim: str, errors, below: float) -> None:
+    """Show a check that holds as one line that opens: what is so, of how many numbers, and the largest error.
+
+    errors: a number, or several in any shape.  Raises AssertionError where one is as large as `below`, or NaN.
+    """
+    errors = getattr(errors, "tolist", lambda: errors)()  # a tensor may lie on a GPU
+    errors = np.abs(np.asarray(errors, dtype=float)).ravel()
+    compared = f"{len(errors):,} number{'s' * (len(errors) != 1)}"
+    if not (errors < below).all():
+        raise AssertionError(f"{claim}: not so; of {compared} one is off by {errors.max():.1e}, {below:g} or more.")
+    line, rest = f"{claim}: {compared}, error below {below:g}", f"largest error: {errors.max(initial=0):.1e}"
+    mark = '<b style="color: color-mix(in srgb, #1a7f37 70%, currentcolor)">✓</b>'
+    page = f"<details><summary>{mark} {html.escape(line)}</summary>{rest}</details>"
+    display({"text/plain": f"✓ {line}; {rest}", "text/html": page}, raw=True)
+
+
 PAPER_COLOR = "#f2e3b3"
 MAX_TICKS = 14  # values of x that are all named on the axis
 
@@ -85,7 +102,6 @@ def curve_chart(
     paper: tuple[float, float, str] | None = None,
     reference: Sequence[float | tuple[float, str]] | None = None,
     subtitle: str | None = None,
-    width: int = WIDTH,
     height: int = 240,
     **look,
 ) -> alt.LayerChart:
@@ -116,7 +132,7 @@ def curve_chart(
     look = {"shown": ["units"] if "units" in curve else [], "under": under, "dash": series, **look}
     names = [series] if series else []
     return titled(
-        lines_over(curve, place, value, series, width=width, height=height, **look),
+        lines_over(curve, place, value, series, height=height, **look),
         title,
         _units(curve) if subtitle is None else subtitle,
         describe_rows(curve, *names, x, interval=True),
@@ -132,7 +148,7 @@ def _paper(paper, ends: list[float], log2: bool) -> list[alt.Chart]:
     base = _inline(low=low, high=high, text=text)
     area = base.mark_rect(color=PAPER_COLOR, opacity=0.7).encode(x="low:Q", x2="high:Q")
     place = {"align": "right", "dx": -4} if right else {"align": "left", "dx": 4}
-    words = base.mark_text(fontSize=11, fontStyle="italic", color="#6b5600", baseline="top", **place)
+    words = base.mark_text(fontStyle="italic", color="#6b5600", baseline="top", **place)
     return [area, words.encode(x="high:Q" if right else "low:Q", y=alt.value(4), text="text:N")]
 
 
@@ -149,7 +165,7 @@ def references(values, start: float) -> list[alt.Chart]:
         layers.append(rule(number, "y", dashed=True, color=NEUTRAL))
         if text:
             base = _inline(x=start, y=number, text=text)
-            words = base.mark_text(align="left", baseline="bottom", dy=-2, fontSize=11, color=NEUTRAL)
+            words = base.mark_text(align="left", baseline="bottom", dy=-2, color=NEUTRAL)
             layers.append(words.encode(x="x:Q", y="y:Q", text="text:N"))
     return layers
 
@@ -194,7 +210,7 @@ def parts_table(shares: pd.DataFrame) -> pd.DataFrame:
 
 
 def signal_noise_chart(
-    table: pd.DataFrame, title: str = "What moves a token: signal, noise, bias and coupling", width: int = WIDTH
+    table: pd.DataFrame, title: str = "What moves a token: signal, noise, bias and coupling"
 ) -> alt.LayerChart | alt.FacetChart:
     """Stacked parts of what moves each class of tokens, a bar for each.
 
@@ -212,7 +228,7 @@ def signal_noise_chart(
     base, shown = alt.Chart().encode(y=y, order="order:Q"), ["category", "part", alt.Tooltip("share:Q", format=".1%")]
     bodies = base.mark_bar(stroke="white", strokeWidth=0.8).encode(x=x, color=color, tooltip=shown)
     is_dark, fits = alt.FieldOneOfPredicate("part", DARK), f"abs(datum.share) >= {LEAST_NUMBER}"
-    numbers = base.mark_text(fontSize=11).encode(
+    numbers = base.mark_text().encode(
         x=alt.X("share:Q", stack="zero", bandPosition=0.5),
         detail="part:N",
         color=alt.when(is_dark).then(alt.value("white")).otherwise(alt.value("black")),
@@ -223,11 +239,11 @@ def signal_noise_chart(
     where = "dark: from the token's own context; light: from other contexts, by coupling"
     if "size" in table:  # once of a bar's five rows
         once = alt.when("datum.order === 0").then(alt.value(1)).otherwise(alt.value(0))
-        sizes = alt.Chart().mark_text(align="left", dx=6, color=NEUTRAL, fontSize=11)
-        layers.append(sizes.encode(y=y, x=alt.value(width), text=alt.Text("size:Q", format=".2f"), opacity=once))
+        sizes = alt.Chart().mark_text(align="left", dx=6, color=NEUTRAL)
+        layers.append(sizes.encode(y=y, x=alt.value("width"), text=alt.Text("size:Q", format=".2f"), opacity=once))
         where += "; right: rms change of a token, largest = 1"
     height = alt.Step(34 if len(table) <= MANY_ROWS else 25)
-    chart, names = alt.layer(*layers, data=table).properties(width=width, height=height), ["category"]
+    chart, names = alt.layer(*layers, data=table).properties(width=WIDTH, height=height), ["category"]
     if "panel" in table:
         names = ["panel", "category"]
         look = {"labelAngle": 0, "labelOrient": "top", "labelAnchor": "start", "labelFontWeight": "bold"}

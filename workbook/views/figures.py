@@ -71,7 +71,7 @@ def forest(
         ],
         title,
         width,
-        height or alt.Step(18 if by else 26),
+        height or alt.Step(26 if not by else 22 if number else 18),
     )
 
 
@@ -109,7 +109,7 @@ def series(
     if dash:
         dashes = (names.get("names") if dash == by else None) or table[dash].drop_duplicates().tolist()
         scale = alt.Scale(domain=dashes, range=[DASHES[k % len(DASHES)] for k in range(len(dashes))])
-        legend = _legend(names.get("legend", ()))
+        legend = _legend(names.get("legend", ()), dashes)
         lines = lines.encode(strokeDash=alt.StrokeDash(f"{dash}:N", sort=None, legend=legend, scale=scale))
         base, dots = (part.encode(detail=f"{dash}:N") for part in (base, dots))
     layers = [*under, *_reference(zero, threshold, "y")]
@@ -175,7 +175,7 @@ def cells(
     text=None,
     *,
     dark: str | None = None,
-    size: int = 11,
+    size: int = 12,
     stroke: str = "white",
     form: str = ".4g",
     shown=(),
@@ -227,7 +227,7 @@ def _signed_numbers(base: alt.Chart, value, number: str | None) -> list[alt.Char
     field, text = _name(value), alt.Text(f"{_name(value)}:Q", format=number)
     above, below = base.transform_filter(f"datum['{field}'] >= 0"), base.transform_filter(f"datum['{field}'] < 0")
     if isinstance(value, alt.Y):
-        return [part.mark_text(dy=dy, fontSize=11).encode(y=value, text=text) for part, dy in ((above, -7), (below, 9))]
+        return [part.mark_text(dy=dy).encode(y=value, text=text) for part, dy in ((above, -7), (below, 9))]
     sides = ((above, "left", 4), (below, "right", -4))
     return [part.mark_text(align=align, dx=dx).encode(x=value, text=text) for part, align, dx in sides]
 
@@ -255,8 +255,11 @@ def _spread_columns(table: pd.DataFrame, value) -> list[str]:
     return [_name(value), *(end for end in ("low", "high") if end in table)]
 
 
-def _legend(settings) -> alt.Legend | None:
+def _legend(settings, names, room: float = WIDTH) -> alt.Legend | None:
+    """A legend below the plot, in columns where its names side by side would be wider than the room that there is."""
     usual = {"title": None, "orient": "bottom", "labelLimit": 320, "symbolOpacity": 1}
+    widths = [6.5 * len(str(name)) + 36 for name in names]  # pixels of an entry
+    usual |= {"columns": max(1, int(room // max(widths)))} if sum(widths) > room else {}
     return None if settings is None else alt.Legend(**usual | dict(settings))
 
 
@@ -265,10 +268,9 @@ def _colored(base, table, by, color, offset, shape=True, names=None, colors=SERI
     if by is None:
         base = base.encode(color=alt.value(ACCENT) if color is None else color)
         return base, base
-    names = (
-        table[by].drop_duplicates().tolist() if names is None else list(names)
-    )  # (): those that the data come to have
-    known, order, legend = {"domain": names} if names else {}, names or None, _legend(legend)
+    names = table[by].drop_duplicates().tolist() if names is None else list(names)  # (): those that data come to have
+    room = WIDTH / 2 if offset is alt.YOffset else WIDTH  # beside the names of rows
+    known, order, legend = {"domain": names} if names else {}, names or None, _legend(legend, names, room)
     if offset:
         base = base.encode(offset(f"{by}:N", sort=order).scale(**known))
     if color is None:
@@ -296,8 +298,8 @@ def _numbers(base, value, number: str | None, end: bool = False, small: bool = F
         axis, place = "y", {"dy": -9 if end else -13}
     else:
         axis, place = "x", {"align": "left", "dx": 6} if end else {"dy": -9 if small else -10}
-    size = {"fontSize": 10} if small else {"fontSize": 11, "fontWeight": "bold"}
-    text = base.mark_text(**size, **place).encode(text=alt.Text(f"{_name(value)}:Q", format=number))
+    weight = "normal" if small else "bold"
+    text = base.mark_text(fontWeight=weight, **place).encode(text=alt.Text(f"{_name(value)}:Q", format=number))
     return [text.encode(**{axis: _end(value, "high") if end else value})]
 
 

@@ -21,7 +21,7 @@ import traitlets
 from workbook.training import token_biography
 from workbook.training.messages import Stopped, reporting
 from workbook.views.live import show
-from workbook.views.style import limit, picture, printable, require, visible
+from workbook.views.style import dressed, limit, picture, printable, require, visible
 from workbook.views.token_look import (
     MAX_CHARACTERS,
     PALETTE,
@@ -40,7 +40,7 @@ from workbook.views.tokens import biography_table, describe_token, explanation_d
 HERE = Path(__file__).parent
 MODES = ("auto", "align", "read")  # auto: aligned where whole answers are seen so, else as text to read
 MOVES = "moves pinned"  # the column of what each token does to the pinned one
-PICTURE_WIDTH, PICTURE_ROLLOUTS = 720, 8  # of the fallback picture: pixels, rollouts
+PICTURE_ROLLOUTS = 8  # of the fallback picture
 UNREADABLE = (ValueError, OSError, KeyError)  # of a table that was removed or damaged since it was listed
 NO_TOKENS = (
     "This run has recorded no tokens so far: wait for its first step, or train with record_tokens=10, which keeps a "
@@ -152,7 +152,7 @@ class TokenHeatmap(anywidget.AnyWidget):
         others = [one[column] for one in self._ends or [self.table] if column in one and is_number(one[column])]
         scale = scale_of(column, *others) if others else None
         rows = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:PICTURE_ROLLOUTS])]
-        return picture(token_strip(rows, column, self.group, PICTURE_WIDTH, scale).to_dict())
+        return picture(dressed(token_strip(rows, column, self.group, scale=scale).to_dict()))
 
     def _ipython_display_(self, **_) -> None:
         show(self, self)

@@ -90,7 +90,7 @@ def _rows(rows: pd.DataFrame) -> alt.LayerChart:
     x, low = (alt.X(f"{name}:Q", scale=span, axis=ticks) for name in ("z", "z_low"))
     names = alt.Axis(grid=True, gridColor="#ececec", ticks=False, domain=False, labelLimit=420)
     y = alt.Y("label:N", sort=None, title=None, axis=names)
-    legend = alt.Legend(title=None, orient="bottom", symbolSize=90, columns=4)
+    legend = alt.Legend(title=None, orient="bottom", symbolSize=90, columns=2)
     kept = {name: marks for name, marks in OUTCOME_MARKS.items() if name in set(rows["outcome"])}
     look = [{"domain": list(kept), "range": [marks[i] for marks in kept.values()]} for i in (0, 1)]
     stroke, fill = (channel("outcome:N", legend=legend).scale(**look[0]) for channel in (alt.Stroke, alt.Fill))
@@ -106,7 +106,7 @@ def _rows(rows: pd.DataFrame) -> alt.LayerChart:
         points.transform_filter("datum.judged").encode(fill=fill),
         points.transform_filter("!datum.judged").encode(fill=alt.value("white")),
     ]
-    return alt.layer(*layers).properties(width=520, height=alt.Step(20))
+    return alt.layer(*layers).properties(height=alt.Step(20))
 
 
 def units_needed_chart(table: pd.DataFrame) -> alt.LayerChart:
@@ -119,7 +119,7 @@ def units_needed_chart(table: pd.DataFrame) -> alt.LayerChart:
     rows = rows.assign(mean=rows["units needed"], low=rows["units"], high=rows["units needed"])
     x = alt.X("mean:Q", title="units (policy x seed), logarithmic").scale(type="log", nice=True)
     return titled(
-        forest(rows, "claim", x, number="d", form="d", width=520),
+        forest(rows, "claim", x, number="d", form="d"),
         "How many units it would take to decide what is open",
         "line: from the units measured to those at which 80 % power reaches the smallest effect of interest (dot)",
         describe_rows(rows, "claim", value="units needed", form=".0f"),
@@ -140,11 +140,11 @@ def coverage_chart(curve: pd.DataFrame, placed: pd.DataFrame) -> alt.LayerChart:
     dots = alt.Chart(marks).encode(x=x, y=y, tooltip=["name", "skewness", "coverage", "rows"])
     rings = [
         dots.mark_point(size=120, strokeWidth=2.5, fill="white", opacity=1).encode(color="name:N"),
-        dots.mark_text(align="right", dx=-10, dy=12, fontSize=11).encode(text="text:N"),
+        dots.mark_text(align="right", dx=-10, dy=12).encode(text="text:N"),
     ]
     look = {"spread": None, "points": False, "names": marks["name"].tolist(), "over": rings, "threshold": 0.95}
     return titled(
-        series(lines, x, y, "name", form=".2f", width=480, **look),
+        series(lines, x, y, "name", form=".2f", **look),
         "How often a 95 % interval holds the truth",
         "lines: simulated t intervals; rings: where the ledger's rows lie, by the skewness that their units show",
         describe_rows(marks, "text", "name", value="coverage", form=".1%"),

@@ -23,7 +23,7 @@ import vl_convert
 from IPython.display import DisplayHandle
 
 from workbook.places import cache_folder
-from workbook.views.style import hushed, picture, plain, printable_table, to_spec, vegalite_version
+from workbook.views.style import dressed, hushed, numbered, picture, plain, printable_table, to_spec, vegalite_version
 
 HERE = Path(__file__).parent
 
@@ -130,7 +130,7 @@ class LiveChart(anywidget.AnyWidget):
         spec = spec_over(chart, tables) if tables else to_spec(chart)
         data = spec.pop("datasets", {})  # even beside named tables: a rule at a datum has its own
         data |= {name: rows(table) for name, table in tables.items()}
-        super().__init__(spec=spec, data=data, shared=shared())
+        super().__init__(spec=dressed(spec, data), data=data, shared=shared())
 
     def push(self, **tables: pd.DataFrame) -> None:
         """Show these tables instead, those not named staying as they are."""
@@ -156,6 +156,8 @@ def show(widget, chart: LiveChart, handle: DisplayHandle | None = None) -> Displ
     handle: of an earlier display, whose fallback is brought up to date instead.
     """
     shared()  # in JupyterLab it saves widgets with their notebook
+    if handle is None and isinstance(chart, LiveChart):
+        chart.spec = numbered(chart.spec)
     data, metadata = chart.picture()
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
     data["application/vnd.jupyter.widget-view+json"] = view

@@ -65,7 +65,6 @@ def memory_bars(table: pd.DataFrame, measured: float | None = None, limit: float
         "Where the memory goes at its peak",
         "; ".join(notes) or "forecast, not measured",
         "; ".join(f"{case}: {value:,.1f} {unit}" for case, value in totals.items()),
-        width=430,
         height=alt.Step(34),
     )
 
@@ -98,12 +97,11 @@ def memory_fit_chart(parts: pd.DataFrame, limits: pd.DataFrame) -> alt.LayerChar
     ink = alt.when("datum.fits").then(alt.value("#3b3b3b")).otherwise(alt.value("#b3261e"))
     shown = ["row:N", alt.Tooltip("total:Q", format=".3f"), alt.Tooltip("gib:Q", format=".3f", title="free")]
     free = base.mark_tick(thickness=3, size=30).encode(x="gib:Q", color=ink, tooltip=shown)
-    words = base.mark_text(align="left", dx=5, fontSize=11).encode(x=alt.X("total:Q"), text="text:N", color=ink)
+    words = base.mark_text(align="left", dx=5).encode(x=alt.X("total:Q"), text="text:N", color=ink)
     return finish(
         alt.layer(_bars(parts, "row", colours, "forecast memory (GiB)", **below), free, words),
         "What it needs, and what is free",
         "thick line: what is free; a bar beyond it, and its number in red, does not fit",
         "bars by part, for each place while sampling and while training",  # rows change, a description stays
-        width=430,
         height=alt.Step(32),
     )

@@ -343,13 +343,13 @@ def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: 
     thick = alt.StrokeWidth(condition={"test": "datum.mine", "value": 2.4}, value=1.2)
     shown = [alt.Tooltip("run:N"), alt.Tooltip("step:Q"), alt.Tooltip("value:Q", format=form, title=name)]
     around = alt.Chart(frame).transform_filter(here)
-    newest = around.mark_text(align="right", fontSize=12, fontWeight="bold", aria=False)
+    newest = around.mark_text(align="right", fontWeight="bold", aria=False)
     open_axes = around.mark_point(opacity=0, aria=False).encode(x=step, y=alt.Y("reach:Q"), color=color)
     layers = [
         open_axes,
         lines.mark_line(strokeJoin="round").encode(strokeWidth=thick, detail=["run:N", "mine:N"]),
         points.mark_circle(size=30, cursor="pointer").encode(tooltip=shown),
-        newest.encode(x=alt.XValue(width), y=alt.YValue(-15), text=alt.Text("newest:N")),
+        newest.encode(x=alt.XValue("width"), y=alt.YValue(-15), text=alt.Text("newest:N")),
         *over,
     ]
     look = {"anchor": "start", "frame": "group", "fontSize": 12, "fontWeight": "normal", "offset": -9}

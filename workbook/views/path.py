@@ -30,7 +30,7 @@ STATIONS = {  # chapter: what it does with the prompt, and the part of a step th
     "13": ("what to\ndo", "the whole"),
     "14": ("the\npapers", "the whole"),
 }
-WIDTH, HEIGHT = 700, 132
+HEIGHT = 132
 RISE = 18  # pixels from the middle to a station
 
 
@@ -56,12 +56,10 @@ def book_path(here: str | None = None) -> alt.LayerChart:
         color=alt.Color("part:N", scale=alt.Scale(domain=[*PARTS], range=[*PARTS.values()]), legend=legend),
         stroke=alt.Stroke("edge:N", scale=None),
     )
-    numbers = base.mark_text(fontSize=12, fontWeight="bold").encode(
-        text="chapter:N", color=alt.Color("ink:N", scale=None)
-    )
+    numbers = base.mark_text(fontWeight="bold").encode(text="chapter:N", color=alt.Color("ink:N", scale=None))
     words = [
         base.transform_filter(f"datum.y {side} 0")
-        .mark_text(lineBreak="\n", lineHeight=13, fontSize=12, color="black", baseline="middle", dy=shift)
+        .mark_text(lineBreak="\n", lineHeight=13, color="black", baseline="middle", dy=shift)
         .encode(text="does:N")
         for side, shift in ((">", -38), ("<", 26))
     ]
@@ -71,9 +69,8 @@ def book_path(here: str | None = None) -> alt.LayerChart:
         stands.replace("-\n", "-").replace("\n", " "),
         "what each chapter does with 5 - 6 + 3 =; a step is signal + noise + bias, some of it by coupling",
         "; ".join(f"{name}: {', '.join(table.loc[table['part'] == name, 'chapter'])}" for name in PARTS),
-        width=WIDTH,
         height=HEIGHT,
-    )
+    ).properties(usermeta={"figure": False})
 
 
 def meeting_paths_chart(table: pd.DataFrame) -> alt.LayerChart:
@@ -107,7 +104,7 @@ def meeting_paths_chart(table: pd.DataFrame) -> alt.LayerChart:
         "mean:Q", scale=alt.Scale(range=["white", POSITIVE], domain=[0, 1], interpolate="rgb"), legend=None
     )
     dots = here.mark_circle(size=700, opacity=1, stroke="black").encode(color=fill)
-    means = here.mark_text(fontSize=12).encode(
+    means = here.mark_text().encode(
         text=alt.Text("mean:Q", format=".2f"),
         color=alt.condition("datum.mean > 0.6", alt.value("white"), alt.value("black")),
     )

@@ -220,7 +220,7 @@ def reveal(key: str, answer) -> None:
         curve = pd.concat([table.assign(curve=name) for name, table in zip(lines, tables, strict=True)])
         look = {"series": "curve", "log2": about["x"][0] > 0, "title": "Your prediction and the answer"}
         axes = {name: about[name] for name in ("x_title", "y_title")}
-        display(curve_chart(curve, "x", **look, **axes, subtitle=question[:110], width=380))
+        display(curve_chart(curve, "x", **look, **axes, subtitle=question[:110]))
 
 
 def _judged(key: str, answer) -> str:

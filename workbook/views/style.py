@@ -8,16 +8,20 @@ and rendered pages, and the description as text. On Colab, HTML is the live entr
 import base64
 import html
 import io
+import os
 import re
 import struct
 import sys
+import textwrap
 import unicodedata
 from functools import cache
+from pathlib import Path
 
 import altair as alt
 import numpy as np
 import pandas as pd
 import vl_convert
+from IPython import get_ipython
 from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_object_dtype
 from PIL import Image, ImageChops
 
@@ -28,14 +32,17 @@ POSITIVE, NEGATIVE, NEUTRAL = "#2f78b3", "#c5690d", "#6b6b6b"  # of a sign and n
 SERIES = ["#0c728a", "#935147", "#ba71cb", "#6f937f", "#7154ce", "#34a409"]
 ACCENT = SERIES[0]  # of a single series
 ERROR_COLOR = "color-mix(in srgb, #c84a00 70%, currentcolor)"  # dark on a light page, light on a dark one
-WIDTH = 560
+WIDTH = 700  # pixels of a page's text: so wide is every chart, with its labels and legends
+FIT = {"type": "fit-x", "contains": "padding", "resize": True}
+LINES = {"text": 98, "subtitle": 124}  # characters of a title that WIDTH holds
 # a page's dark theme colours the parts of a chart that say no colour of their own; ours are drawn for white, and CSS
 # turns the whole over on a dark page (shared.css, book.css)
 LOOK = {
     "background": "white",
     "view": {"stroke": "#ddd"},
     "title": {"color": "black", "subtitleColor": NEUTRAL},
-    "style": {"guide-label": {"fill": "black"}, "guide-title": {"fill": "black"}},
+    "style": {"guide-label": {"fill": "black", "fontSize": 12}, "guide-title": {"fill": "black", "fontSize": 12}},
+    "text": {"fontSize": 12},
     "axis": {"domainColor": "#888", "gridColor": "#ddd", "tickColor": "#888"},
 }
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # in no XML, so in no SVG
@@ -69,9 +76,9 @@ def titled(chart, title: str, subtitle: str, description: str):
     return chart.properties(title=heading, description=f"{title}. {description}")
 
 
-def finish(chart, title: str, subtitle: str, description: str, width: int = WIDTH, height: int | alt.Step = 200):
-    """Give a single chart its title, size and description."""
-    return titled(chart.properties(width=width, height=height), title, subtitle, description)
+def finish(chart, title: str, subtitle: str, description: str, height: int | alt.Step = 200):
+    """Give a single chart its title, height and description."""
+    return titled(chart.properties(height=height), title, subtitle, description)
 
 
 def panel_title(text: str) -> alt.TitleParams:
@@ -208,6 +215,77 @@ def hushed(spec: dict, shows: bool = False) -> dict:
     return spec | inner
 
 
+def dressed(spec: dict, data: dict | None = None) -> dict:
+    """A spec in the house's look, as wide as the text if it has a description; data: of tables that travel apart."""
+    spec = {**spec, "config": LOOK | spec.get("config", {})}
+    if "description" not in spec:  # a reader's own, of the width that it was given
+        return spec
+    if isinstance(title := spec.get("title"), dict):
+        long = {part: title[part] for part, most in LINES.items() if len(title.get(part, "")) > most}
+        spec["title"] = title | {part: textwrap.wrap(text, LINES[part]) for part, text in long.items()}
+    if not {*PARTS[1:], "facet"} & spec.keys():
+        return spec | {"width": WIDTH, "autosize": FIT}
+    untitled = {name: part for name, part in spec.items() if name != "title"} | ({"datasets": data} if data else {})
+
+    def drawn(scale: float) -> float:
+        svg = vl_convert.vegalite_to_svg(_widened(untitled, scale), vl_version=vegalite_version())
+        return float(re.search(r'width="([\d.]+)"', svg)[1])
+
+    scale, other = 1.0, 1.25  # of the panels' widths: on a straight line, but where a label is wider than its panel
+    try:
+        at, beside = drawn(scale), drawn(other)
+        for _ in range(3):  # the secant's way to WIDTH
+            if abs(at - WIDTH) > 2 and at != beside:
+                step = (WIDTH - at) * (other - scale) / (beside - at)
+                scale, other, beside = max(0.1, scale + step), scale, at
+                at = drawn(scale)
+    except ValueError:  # `picture` says why it can't be drawn
+        return spec
+    return _widened(spec, scale)
+
+
+def _widened(spec: dict, scale: float) -> dict:
+    """The spec with the width of each panel, or of its steps, times `scale`."""
+    inner = {part: [_widened(one, scale) for one in spec[part]] for part in PARTS if part in spec}
+    if isinstance(spec.get("spec"), dict):  # of a facet
+        inner["spec"] = _widened(spec["spec"], scale)
+    if width := spec.get("width"):
+        inner["width"] = width | {"step": width["step"] * scale} if isinstance(width, dict) else round(width * scale, 1)
+    return spec | inner
+
+
+FIGURE = re.compile(r"Fig\. \d+\.\d+\. ")
+_numbers: dict[tuple, int] = {}  # of (cell, title), in the order of drawing
+
+
+def numbered(spec: dict) -> dict:
+    """The spec with "Fig. 4.3" before its title: its chapter, and its place there in the order of drawing.
+
+    A cell run again keeps its numbers. Jupyter tells its kernels the notebook's name; where it does not, or `usermeta`
+    says that a chart is no figure, the spec stays as it is.
+    """
+    chapter, about = re.match(r"\d+", Path(os.environ.get("JPY_SESSION_NAME", "")).name), spec.get("description", "")
+    if chapter is None or not about or FIGURE.match(about) or "usermeta" in spec:
+        return spec
+    shell = get_ipython()
+    asked = shell.kernel.get_parent() if hasattr(shell, "kernel") else {}
+    cell = asked.get("metadata", {}).get("cellId") or getattr(shell, "execution_count", None)
+    place = _numbers.setdefault((cell, about.split(". ")[0]), len(_numbers) + 1)
+    return entitled(spec, f"Fig. {int(chapter[0])}.{place}. ")
+
+
+def entitled(spec: dict, number: str) -> dict:
+    """The spec with a figure's number before its description, and before its title or that of its first panel."""
+    inner = {"description": number + spec.get("description", "")}
+    part = next((part for part in PARTS if part in spec), None)
+    if isinstance(title := spec.get("title"), dict):
+        first, *more = [text] if isinstance(text := title["text"], str) else text
+        inner["title"] = title | {"text": [number + first, *more]}
+    elif part:
+        inner[part] = [entitled(spec[part][0], number), *spec[part][1:]]
+    return spec | inner
+
+
 def png(spec: dict, scale: float = SCALE) -> bytes:
     """The picture of a Vega-Lite spec, packed anew; ValueError, in one sentence, for a spec that can't be drawn."""
     try:
@@ -244,15 +322,14 @@ def picture(spec: dict) -> tuple[dict, dict]:
 
 def bundle(spec: dict, **_) -> tuple[dict, dict]:
     """Altair renderer: spec -> (mime bundle, metadata); of a chart that can't be drawn, the sentence alone."""
+    spec = numbered(dressed(hushed(plain(spec))))
     data, about = picture(spec)
     if "image/png" not in data:
         return data, about
-    spec = hushed(plain(spec))
     if "google.colab" in sys.modules:
         data["text/html"] = alt.Chart.from_dict(spec).to_html(fullhtml=False)
     else:  # an HTML entry would win in JupyterLab and stay blank offline
-        look = {"$schema": V5_SCHEMA, "config": LOOK | spec.get("config", {})}
-        data["application/vnd.vegalite.v5+json"] = {**spec, **look}
+        data["application/vnd.vegalite.v5+json"] = {**spec, "$schema": V5_SCHEMA}
     return data, about
 
 

@@ -38,7 +38,7 @@ from workbook.views.token_look import (
     scale_of,
 )
 
-LINE_HEIGHT, CHARACTER = 27, 7.0  # pixels
+LINE_HEIGHT, CHARACTER = 29, 7.7  # pixels
 MAX_TITLE = 60  # characters of a prompt that stands in one
 MARGIN, SPACE = 5.0, 7.0  # pixels: within a cell beside its text, between two words
 
@@ -75,7 +75,6 @@ def token_strip(
         f"{head}: {WORDS.get(column, [column])[0]} by token",
         "; ".join([*([f"the right answer is {answer}"] if answer else []), *_legend(rows[column], scale), *marks]),
         f"{cells['rollout'].nunique()} rollouts with up to {rows['position'].max() + 1} tokens.",
-        width=width,
         height=alt.Step(LINE_HEIGHT),
     )
 
@@ -126,14 +125,14 @@ def _layers(cells: pd.DataFrame, column: str, scale: Scale | None, width: int) -
     tokens = base.transform_filter("isValid(datum.position)").encode(tooltip=shown)
     inks = alt.Color("ink:N", scale=None)
     fill = alt.condition("isValid(datum.value)", color, alt.value("#ffffff"))
-    corner = {"fontSize": 11, "fontWeight": "bold", "dy": -7}
+    corner = {"fontWeight": "bold", "dy": -8}
     layers = [
         tokens.mark_rect(stroke="white", strokeWidth=1).encode(x=x, x2="right:Q", color=fill),
-        tokens.mark_text(font="monospace", fontSize=11, dy=2).encode(x="middle:Q", text="text:N", color=inks),
+        tokens.mark_text(font="monospace", dy=3).encode(x="middle:Q", text="text:N", color=inks),
         tokens.mark_text(align="right", dx=-1, **corner).encode(x="right:Q", text="sign:N", color=inks),
     ]
     if (cells["mark"] != "").any():
-        marks = tokens.mark_text(fontSize=8, align="left", dx=2, dy=-8)
+        marks = tokens.mark_text(align="left", dx=1, dy=-8)
         layers.append(marks.encode(x="left:Q", text="mark:N", color=inks))
     names = base.transform_filter("!isValid(datum.position)").mark_text(align="left", color=NEUTRAL, dy=5)
     return alt.layer(*layers, names.encode(x="left:Q", text="text:N"), view=alt.ViewConfig(stroke=None))
@@ -251,6 +250,7 @@ def explained_chart(explanations) -> alt.FacetChart:
     base = alt.Chart().encode(
         y=alt.Y("source:N", sort=table["source"].unique().tolist(), title=None).axis(labelLimit=180)
     )
+    head = alt.Header(labelExpr="split(datum.label, ', ')")  # two lines: as wide as a panel
     hints = tooltips(table, "source", "pinned", "tokens", "moved", "output_layer", form="+.4f")
     ticks = base.transform_filter("isValid(datum.output_layer)").mark_tick(color="black", thickness=2.5, size=14)
     layers = [
@@ -260,7 +260,7 @@ def explained_chart(explanations) -> alt.FacetChart:
     ]
     chart = alt.layer(*layers, data=table).properties(width=160, height=alt.Step(22))
     return titled(
-        chart.facet(column=alt.Column("pinned:N", sort=table["pinned"].unique().tolist(), title=None)),
+        chart.facet(column=alt.Column("pinned:N", sort=table["pinned"].unique().tolist(), title=None, header=head)),
         "Who moved the pinned tokens",
         "nats to first order, by whose push; blue: up, orange: down; black tick: through the output layer alone",
         describe_rows(table, "pinned", "source", value="moved", form="+.3f"),

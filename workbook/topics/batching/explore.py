@@ -48,7 +48,7 @@ def mechanism_chart(table: pd.DataFrame, subtitle: str) -> alt.HConcatChart:
     name, charts = alt.Y("name:N", sort=None, title=None).scale(domain=list(NAMES.values())).axis(labelLimit=200), []
     for measure, part in rows.groupby("measure", sort=False):
         x = alt.X("mean:Q", title=measure).scale(padding=44)
-        charts.append(forest(part, name, x, "tokens", labels=not charts, width=220, height=190, **look))
+        charts.append(forest(part, name, x, "tokens", labels=not charts, height=190, **look))
     words = describe_rows(rows, "measure", "name", "tokens", form=".2f")
     return panels(charts, "What meets its opposite inside an optimizer step", subtitle, words)
 
@@ -64,10 +64,10 @@ def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart
     look = {"names": WALKS, "spread": None, "legend": {"columns": 3}, "dash": "optimizer", "form": ".2e"}
     for table, title in ((same, "the same mini-batches, in reverse"), (other, "other mini-batches")):
         require(table, ("optimizer", "factor", "distance", "slope", "label"), "endpoints_chart")
-        last = alt.Chart(table).transform_filter("isValid(datum.label)").mark_text(align="left", dx=8, fontSize=11)
+        last = alt.Chart(table).transform_filter("isValid(datum.label)").mark_text(align="left", dx=8)
         place = alt.Y("label:Q", title="distance of the weights").scale(type="log")
         text = last.encode(x=x, y=place, color=color, text=alt.Text("slope:Q", format=".1f"))
-        charts.append(series(table, x, y, "optimizer", over=[text], title=title, width=250, height=250, **look))
+        charts.append(series(table, x, y, "optimizer", over=[text], title=title, height=250, **look))
     slopes = pd.concat([same.assign(change="same"), other.assign(change="other")])
     slopes = slopes.dropna(subset="slope").drop_duplicates(["change", "optimizer"])
     return panels(
@@ -135,7 +135,7 @@ def cut_parts_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Stacked shares of what the steps of each cut are made of; table of `cut_parts`."""
     subtitle = "of the update, all weights; right: cosine of the steps with the exact credit of all prompts"
     words = describe_rows(table, "category", "part", value="share", form=".0%")
-    return titled(signal_noise_chart(table, width=400), "What the steps of each cut are made of", subtitle, words)
+    return titled(signal_noise_chart(table), "What the steps of each cut are made of", subtitle, words)
 
 
 # --- two ways through a batch

@@ -74,8 +74,8 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
             color=alt.Color("sign:N", title="advantage", scale=colors, legend=alt.Legend(orient="bottom")),
             tooltip=["prompt:N", "sign:N", alt.Tooltip("advantage:Q", format="+.2f")],
         ),
-        base.mark_text(dy=-7, fontSize=10).encode(text="prompt:N", color=ink),
-        base.mark_text(dy=8, fontSize=13, fontWeight="bold").encode(text="sign:N", color=ink),
+        base.mark_text(dy=-8).encode(text="prompt:N", color=ink),
+        base.mark_text(dy=8, fontSize=14, fontWeight="bold").encode(text="sign:N", color=ink),
     ).properties(width=430, height=alt.Step(36), title=panel_title("the rollouts of each mini-batch, by prompt"))
     row = alt.Y("minibatch:O", title=None)
     signs = alt.Chart(batches).transform_calculate(signs="datum.positives + '+  ' + datum.negatives + '−'")
@@ -87,7 +87,7 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
         mark={"opacity": 0.55, "height": 18},
         form=".2f",
         shown=("positives", "negatives", "cut"),
-        over=[signs.mark_text(align="left", fontSize=11).encode(x=alt.value(4), y=row, text="signs:N")],
+        over=[signs.mark_text(align="left").encode(x=alt.value(4), y=row, text="signs:N")],
         title="residual of a shared push",
         width=150,
         height=alt.Step(36),

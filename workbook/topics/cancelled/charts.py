@@ -14,7 +14,6 @@ BARS = ["same prompt, same sign", "same prompt, other sign", "other prompts", "n
 PLACES = ["within the prompt", "in the batch"]
 SHOWN = ("style", "template", RIGHT, WRONG, "Math", "Template", "Reasoning")
 LONGEST = 1.25  # of the axis of shares, either way; a share may lie beyond
-SIZE = {"labelFontSize": 12, "titleFontSize": 12}
 CURVES = {"rollouts": "one prompt, more rollouts", "prompts": "more prompts of 8 rollouts"}
 
 
@@ -36,13 +35,13 @@ def bar_tables(sums: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def cancellation_chart(bars: pd.DataFrame, shares: pd.DataFrame) -> alt.HConcatChart:
     """Left who pushes a class of words, along its own side; right the cancelled share; tables of `bar_tables`."""
     kinds = bars["kind"].unique().tolist()
-    y = alt.Y("kind:N", sort=list(SHOWN), title=None).axis(**SIZE, labelLimit=160)
-    push = alt.X("push:Q", title="push along the own side's (own side = 1)").axis(**SIZE)
-    share = alt.X("share:Q", title="cancelled share").axis(**SIZE).scale(domain=[-LONGEST, LONGEST], clamp=True)
-    number = alt.Chart(shares).mark_text(fontSize=12, align="left", dx=4)
-    number = number.encode(y=y, yOffset=alt.YOffset("place:N", sort=PLACES).scale(domain=PLACES), x=alt.value(230))
+    y = alt.Y("kind:N", sort=list(SHOWN), title=None).axis(labelLimit=160)
+    push = alt.X("push:Q", title="push along the own side's (own side = 1)")
+    share = alt.X("share:Q", title="cancelled share").scale(domain=[-LONGEST, LONGEST], clamp=True)
+    number = alt.Chart(shares).mark_text(align="left", dx=4)
+    number = number.encode(y=y, yOffset=alt.YOffset("place:N", sort=PLACES).scale(domain=PLACES), x=alt.value("width"))
     number = number.encode(text=alt.Text("share:Q", format="+.2f"))
-    look = {"height": alt.Step(72, **{"for": "position"}), "legend": {"labelFontSize": 12, "columns": 2}}
+    look = {"height": alt.Step(72, **{"for": "position"}), "legend": {"columns": 2}}
     four, two = ([SERIES[k] for k in places] for places in ((0, 1, 3), (1, 2)))
     left = draw_bars(bars, y, push, by="part", names=BARS, colors=[*four, NEUTRAL], **look)
     labelless = y.copy().axis(labels=False)

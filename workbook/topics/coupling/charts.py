@@ -69,10 +69,10 @@ def confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
     )
     ink = alt.when(alt.datum.dark).then(alt.value("white")).otherwise(alt.value("black"))
     middle = {"x": alt.X("at_i:Q", scale=unit), "y": alt.Y("at_j:Q", scale=unit)}
-    numbers = base.mark_text(fontSize=11).encode(**middle, text="label:N", color=ink)
-    halves = alt.layer(squares, numbers).properties(width=290, height=290)
+    numbers = base.mark_text().encode(**middle, text="label:N", color=ink)
+    halves = alt.layer(squares, numbers).properties(width=270, height=270)
     return titled(
-        halves.facet(column=alt.Column("token:N", sort=list(TOKENS), title=None).header(labelFontSize=13)),
+        halves.facet(column=alt.Column("token:N", sort=list(TOKENS), title=None)),
         "Coupling of real token pairs, by how sure the model is of both",
         "mean |K|: nats per unit of learning rate and advantage; white: no such pairs",
         "Two heat maps over both tokens' probabilities.",
@@ -108,7 +108,7 @@ def compute_mass(
 def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> alt.HConcatChart:
     """Dots with intervals, a line per kind of pair and a panel for each of SHARES; tables of compute_mass."""
     tables = dict(zip(SHARES, (pairs, size, net), strict=True))
-    look = {"names": [THE_FAMILY, NOW], "zero": True, "height": alt.Step(13), "form": ".3f", "width": 145}
+    look = {"names": [THE_FAMILY, NOW], "zero": True, "height": alt.Step(13), "form": ".3f"}
     panels = []
     for name, table in tables.items():
         require(table, ["series", "kind", "mean", "low", "high"], "mass_chart")
@@ -164,7 +164,6 @@ def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HCon
             reference=[(threshold, "threshold of the claim")],
             names=list(names),
             legend={"columns": 1},
-            width=285,
         )
         for table, names, threshold, y_title, title in panels
     ]

@@ -68,7 +68,6 @@ def value_path(table: pd.DataFrame) -> alt.LayerChart:
         "What reward to expect, token by token",
         "dots: by sampled continuations, with two standard errors" + ("; line: exact" if known else ""),
         f"From {first:.2f} after the first token to {last:.2f} after the last.",
-        width=620,
         height=220,
     )
 
@@ -77,7 +76,7 @@ def movement_by_class(summary: pd.DataFrame) -> alt.LayerChart:
     """Movement of each class of token, one line per class: columns kind, mean, low, high (nats), maybe training."""
     require(summary, ("kind", "mean", "low", "high"), "movement_by_class")
     x = alt.X("mean:Q", title=MOVEMENT).scale(padding=36)
-    several = {"by": "training", "height": alt.Step(20)} if "training" in summary else {"height": alt.Step(44)}
+    several = {"by": "training", "height": alt.Step(24)} if "training" in summary else {"height": alt.Step(44)}
     number = "+.2f" if "training" in summary else "+.3f"
     return titled(
         forest(summary, "kind", x, number=number, zero=True, form="+.4f", **several),
@@ -151,7 +150,7 @@ def measure_gap(
 def gap_chart(gaps: pd.DataFrame) -> alt.LayerChart:
     """Gaps by sign of the rollout, prompts and advantages: intervals of ten policies, and what was measured now."""
     return titled(
-        forest(gaps, "tokens", GAP, "series", names=[FAMILY_NAME, NOW], zero=True, form="+.4f", width=420),
+        forest(gaps, "tokens", GAP, "series", names=[FAMILY_NAME, NOW], zero=True, form="+.4f"),
         "Are the tokens that a step boosts worth more?",
         "ten policies: mean and 95 % t interval; now: one step of this policy",
         describe_rows(gaps, "series", "tokens", form="+.3f", interval=True),

@@ -72,8 +72,7 @@ def arms_chart(tables: Tables = FAMILY) -> alt.HConcatChart:
             rows.append((arm, outcome, *t_interval(values), len(values)))
     table = pd.DataFrame(rows, columns=["arm", "outcome", *INTERVAL, "units"])
     x = alt.X("mean:Q", title=None).scale(zero=True, padding=12).axis(tickCount=4)
-    look = {"zero": True, "number": "+.2~g", "form": "+.4f", "color": clear_of_zero()}
-    look |= {"width": 128, "height": alt.Step(30)}
+    look = {"zero": True, "number": "+.2~g", "form": "+.4f", "color": clear_of_zero(), "height": alt.Step(30)}
     for outcome, part in table.groupby("outcome", sort=False):
         charts.append(forest(part, "arm", x, labels=not charts, title=str(outcome), **look))
     return panels(
@@ -146,7 +145,7 @@ def outcome_panels(table: pd.DataFrame, outcomes: dict, by: str, title: str, sub
     x, parts = alt.X("batch:Q", title="generation batches").axis(tickMinStep=1, format="d"), []
     for name, (head, unit) in outcomes.items():
         y = alt.Y("mean:Q", title=unit).scale(zero=False)
-        part = series(table, x, y, by, title=head, form=".4f", width=255, height=150, **look)
+        part = series(table, x, y, by, title=head, form=".4f", height=150, **look)
         parts.append(part.transform_filter(alt.datum.outcome == name))
     rows = [alt.hconcat(*parts[k : k + 2], spacing=14) for k in range(0, len(parts), 2)]
     ends = table.sort_values("batch").groupby([by, "outcome"], sort=False).tail(1)

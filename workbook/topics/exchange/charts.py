@@ -15,7 +15,7 @@ from workbook.studies.record import load_measured
 from workbook.topics.exchange.drift import PATHS, STEPS, WHEN
 from workbook.topics.exchange.toy import MECHANISMS, TOGETHER, draw_groups, interval, residuals, single_thread
 from workbook.views.figures import INTERVAL, bars, by_sign, forest, panels, rule, series
-from workbook.views.style import ACCENT, NEUTRAL, SERIES, WIDTH, describe_rows, finish, require, titled, tooltips
+from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, finish, require, titled, tooltips
 
 REPAIRS = [NEUTRAL, *SERIES[:2]]  # of TRANSFORMS
 ORDERS = ["exact", "quadratic", "difference"]
@@ -136,7 +136,6 @@ def drift_chart(toy: pd.DataFrame, measured: pd.DataFrame) -> alt.LayerChart:
         "The toy against real batches: what is left on a shared token",
         "lines: toy; dots: measured at the 2nd, 4th and 8th step on a batch; dashed: the clip range; linear near 0",
         describe_rows(measured, "policy", "mechanism", "step", form=".3f", interval=True),
-        width=WIDTH,
         height=260,
     )
 
@@ -145,13 +144,13 @@ def repairs_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Residual of each mechanism alone, without a repair and with either; columns mechanism, transform, mean, ..."""
     title = "What leaves a push on a shared token, and what takes it away"
     subtitle = "each mechanism alone: mean over 200 groups with its 95 % interval"
-    return _residuals(table, "mechanism", "transform", title, subtitle, colors=REPAIRS, width=440, height=alt.Step(13))
+    return _residuals(table, "mechanism", "transform", title, subtitle, colors=REPAIRS, height=alt.Step(15))
 
 
 def normalizer_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Residual that a loss's normalizer leaves, by batch and loss type; columns batch, loss_type, mean, low, high."""
     title, subtitle = "A rollout's own length is an unequal weight", "before the first step: mean and 95 % interval"
-    return _residuals(table, "batch", "loss_type", title, subtitle, width=400, height=alt.Step(15))
+    return _residuals(table, "batch", "loss_type", title, subtitle, height=alt.Step(15))
 
 
 def _residuals(table: pd.DataFrame, row: str, by: str, title: str, subtitle: str, **look) -> alt.LayerChart:
@@ -168,7 +167,7 @@ def kl_drift_chart(rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame
     """Left one step's KL against the learning rate, right the KL over many steps; logarithmic axes."""
     scale = {"type": "log", "domain": [1e-10, 10], "nice": False}
     axis = {"format": ".0e", "values": [10.0**exponent for exponent in range(-10, 2, 2)]}
-    look = {"legend": STROKES, "clip": True, "points": False, "width": 270, "height": 230}
+    look = {"legend": STROKES, "clip": True, "points": False, "height": 230}
     x = alt.X("lr:Q", title="learning rate").scale(type="log", domain=[1e-3, 10], nice=False)
     x = x.axis(format=".0e", values=[1e-3, 1e-2, 1e-1, 1, 10])
     y = alt.Y("kl:Q", title="KL(new, old) after one step (nats)").scale(**scale).axis(**axis)
@@ -188,7 +187,7 @@ def kl_drift_chart(rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame
 
 def solutions_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """Entropy over equally right answers, their log-odds and the reward, step by step, against equal weights."""
-    x, look = alt.X("step:Q", title="step").scale(domain=[0, STEPS]), {"width": 180, "height": 220}
+    x, look = alt.X("step:Q", title="step").scale(domain=[0, STEPS]), {"height": 220}
     return panels(
         [_measure(table, measure, x, RUNS, **look) for measure in MEASURES],
         "Three answers are equally right: do they stay equally likely?",
@@ -210,7 +209,7 @@ def long_run_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """Entropy over equally right answers and their log-odds on a logarithmic step axis; table of `long_runs`."""
     runs = table["run"].drop_duplicates().tolist()
     x = alt.X("step:Q", title="step").scale(type="log", nice=False).axis(values=[1, 10, 100, 1000])
-    look = {"spread": "bars", "legend": STROKES | {"columns": 2, "labelLimit": 240}, "width": 280, "height": 240}
+    look = {"spread": "bars", "legend": STROKES | {"columns": 2, "labelLimit": 240}, "height": 240}
     return panels(
         [_measure(table, measure, x, runs, **look) for measure in ("entropy", "log-odds")],
         "Over thousands of steps: the softmax gradient goes on, the natural gradient halts",
@@ -224,10 +223,10 @@ def entropy_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Entropy of every setting, a dot for each of WHEN, against where all began; table of `entropy_by_setting`."""
     start = float(table["start"].iloc[0])
     x = alt.X("mean:Q", title="entropy over three equally right answers (nats)").scale(domain=[0.4, 1], nice=False)
-    look = {"by": "when", "names": [*WHEN.values()], "colors": SERIES[:2], "number": ".2f", "width": 420}
+    look = {"by": "when", "names": [*WHEN.values()], "colors": SERIES[:2], "number": ".2f"}
     under = [rule(start, "x", dashed=True, color=NEUTRAL)]
     return titled(
-        forest(table, "setting", x, under=under, height=alt.Step(17), **look),
+        forest(table, "setting", x, under=under, **look),
         "Entropy falls with equal weights, too",
         f"means over seeds with 95 % intervals; dashed: the start, {start:.2f} nats",
         describe_rows(table, "setting", "when", form=".3f", interval=True),

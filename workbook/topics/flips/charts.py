@@ -158,7 +158,7 @@ def flips_chart(table: pd.DataFrame) -> alt.FacetChart:
     boosted = table[table["change"] == "boosted"]
     return titled(
         drawn.properties(width=170, height=alt.Step(30)).facet(
-            column=alt.Column("column:N", sort=list(COLUMNS), title=None).header(labelFontSize=13)
+            column=alt.Column("column:N", sort=list(COLUMNS), title=None)
         ),
         "What one step does to tokens, by backbone and by the sign of their rollout",
         "shares over prompts that have rollouts of both signs",

@@ -22,7 +22,7 @@ def class_color(legend: alt.Legend | None) -> alt.Color:
 
 def gradients_meet_chart(table: pd.DataFrame) -> alt.LayerChart:
     """One bar per token and source: pushes that meet on the shared token, and those that do not."""
-    y = alt.Y("token:N", sort=PUSHED, title=None).axis(labelFontSize=13, labelLimit=200)
+    y = alt.Y("token:N", sort=PUSHED, title=None).axis(labelLimit=200)
     x = alt.X("push:Q", title="push on the token's logit (advantage × (1 − p) or −advantage × p)")
     names = alt.Chart(table).mark_text(align="left", color="#444444")
     chart = bars(
@@ -90,7 +90,7 @@ def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """
     legend = alt.Legend(title=None, orient="bottom")
     at = {
-        "x": alt.X("difference:Q", title="rate among A > 0 minus rate among A < 0").scale(domain=[-1, 1]),
+        "x": alt.X("difference:Q", title=["rate among A > 0", "minus rate among A < 0"]).scale(domain=[-1, 1]),
         "y": alt.Y("push:Q", title="net push ÷ mass of A > 0").scale(domain=[-1.6, 1.6]),
     }
     line = alt.Chart(pd.DataFrame({"difference": [-1, 1], "push": [-1, 1]})).mark_line(color="#999999").encode(**at)
@@ -126,7 +126,7 @@ def group_size_chart(table: pd.DataFrame) -> alt.LayerChart:
 def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """A panel a quantity, over steps; columns step, quantity, mean, low, high, estimator, sampler."""
     y = alt.Y("mean:Q", title=None).scale(zero=False)
-    look = {"by": "estimator", "dash": "sampler", "width": 210, "height": 200}
+    look = {"by": "estimator", "dash": "sampler", "height": 200}
     return panels(
         [
             series(table, alt.X("step:Q"), y, title=name, **look).transform_filter(alt.datum.quantity == name)

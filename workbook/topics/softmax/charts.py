@@ -8,13 +8,15 @@ from workbook.topics.softmax.toy import CONTEXTS, GRID, SOURCES
 from workbook.views.figures import bars, cells, forest, panels, rule, series
 from workbook.views.style import NEUTRAL, SERIES, diverging, panel_title, titled
 
+SIDE = 256  # pixels of a square map; two are as wide as a page's text
+
 
 def pair_chart(moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFrame) -> alt.VConcatChart:
     """What one step does to both tokens, beside K, and the words that make up <e - p, e - p>."""
     rows = [f"{context}, {source}" for context in CONTEXTS for source in SOURCES]
     steps = _signed_bars(
         moves,
-        alt.Y("row:N", sort=rows, title=None).axis(labelFontSize=12, labelLimit=200),
+        alt.Y("row:N", sort=rows, title=None).axis(labelLimit=200),
         alt.X("dlogp:Q", title="dlogp (nats, bars end at ±2)").scale(domain=[-2, 2], clamp=True),
         outlined=f"datum.source === '{SOURCES[2]}'",
         shown=["token", "source"],
@@ -23,8 +25,8 @@ def pair_chart(moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFr
     )
     couplings = cells(
         kernel,
-        alt.X("by:N", title=None).axis(orient="top", labelAngle=0, labelFontSize=12),
-        alt.Y("moved:N", title="moves").axis(labelFontSize=13),
+        alt.X("by:N", title=None).axis(orient="top", labelAngle=0),
+        alt.Y("moved:N", title="moves"),
         alt.Color("K:Q", legend=None).scale(diverging(1)),
         alt.Text("K:Q", format="+.3f"),
         dark="abs(datum.K) > 0.8",
@@ -35,7 +37,7 @@ def pair_chart(moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFr
     )
     products = _signed_bars(
         coordinates,
-        alt.Y("word:N", sort=None, title=None).axis(labelFontSize=12, minExtent=160),
+        alt.Y("word:N", sort=None, title=None).axis(minExtent=160),
         alt.X("product:Q", title="what the word adds to the product of both e − p").scale(domain=[-1, 1], clamp=True),
         height=alt.Step(40),
         title="product of both scores, word by word",
@@ -53,8 +55,8 @@ def pair_chart(moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFr
 
 def _signed_bars(table: pd.DataFrame, y: alt.Y, x: alt.X, **look) -> alt.LayerChart:
     """Bars coloured around zero, the number of each at the right of the panel."""
-    numbers = alt.Chart(table).mark_text(align="left", fontSize=12, dx=6)
-    numbers = numbers.encode(y=y, x=alt.value(280), text=alt.Text(x.shorthand, format="+.3f"))
+    numbers = alt.Chart(table).mark_text(align="left", dx=6)
+    numbers = numbers.encode(y=y, x=alt.value("width"), text=alt.Text(x.shorthand, format="+.3f"))
     color = alt.Color(x.shorthand, legend=None).scale(diverging(1))
     return bars(table, y, x, color=color, over=[numbers], mark={"height": 20}, form="+.5f", width=280, **look)
 
@@ -75,12 +77,12 @@ def map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChart:
         squares = alt.Chart(map).transform_filter(alt.datum.token == kind).encode(**where)
         point = alt.Chart(here).transform_filter(alt.datum.token == kind).encode(**where)
         layers = [
-            squares.mark_square(size=(300 / GRID) ** 2, opacity=1).encode(color=color, tooltip=hints),
-            squares.transform_filter("abs(datum.K) > 0.05").mark_text(fontSize=11).encode(color=ink, text=signs),
+            squares.mark_square(size=(SIDE / GRID + 1) ** 2, opacity=1).encode(color=color, tooltip=hints),
+            squares.transform_filter("abs(datum.K) > 0.05").mark_text().encode(color=ink, text=signs),
             *(rule(UNSURE, axis, dashed=True, color=NEUTRAL) for axis in "xy"),
             point.mark_point(shape="diamond", filled=True, size=160, color="black", stroke="white", opacity=1),
         ]
-        charts.append(alt.layer(*layers).properties(width=300, height=300, title=panel_title(title)))
+        charts.append(alt.layer(*layers).properties(width=SIDE, height=SIDE, title=panel_title(title)))
     return panels(
         charts,
         "Coupling K of two tokens, by how sure the model is of each",

@@ -15,7 +15,7 @@ from workbook.training.files import replacement
 from workbook.views.figures import forest, panels
 from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require
 
-PANELS = {"tokens": "octaves of tokens ahead", "tax": "tax of style words, ratio"}  # measure: title of its axis
+PANELS = {"tokens": "octaves of tokens", "tax": "tax over plain's"}  # measure: title of its axis
 KINDS = {"yours": SERIES[1], "known credit, plain, permuted": "black", "sees no reward": NEUTRAL, "other rules": ACCENT}
 ROW = 17  # pixels
 MEASURES = {  # heading of the text, of each world: (column, decimals, whether its interval is shown)
@@ -43,7 +43,7 @@ def arena_chart(table: pd.DataFrame):
     named = table.assign(name=list(map(row_name, records)), kind=list(map(row_kind, records)))
     names, kinds = named["name"].drop_duplicates().tolist(), [kind for kind in KINDS if kind in set(named["kind"])]
     y = alt.Y("name:N", sort=names, title=None).scale(domain=names).axis(labelLimit=240)
-    color = alt.Color("kind:N", sort=kinds, legend=alt.Legend(title=None, orient="bottom", symbolOpacity=1))
+    color = alt.Color("kind:N", sort=kinds, legend=alt.Legend(title=None, orient="bottom", columns=2, symbolOpacity=1))
     color, charts = color.scale(domain=kinds, range=[KINDS[kind] for kind in kinds]), []
     for measure, axis in PANELS.items():
         ends = {"mean": named[measure]} | {end: named[f"{measure}_{end}"] for end in ("low", "high")}

@@ -42,7 +42,7 @@ def map_chart(table: pd.DataFrame):
     """A panel per world: exact held-out value against sampled tokens, a line per rule with its interval."""
     names = [name for name in NAMES.values() if name in set(table["rule"])]
     x, charts = alt.X("tokens:Q", title="sampled tokens, thousands"), []
-    look = {"by": "rule", "names": names, "points": False, "width": 150, "height": 110}
+    look = {"by": "rule", "names": names, "points": False, "height": 110}
     for place, (world, rows) in enumerate(table.groupby("world", sort=False)):
         y = alt.Y("mean:Q", title=None if place % COLUMNS else "value").scale(domain=[0, 1])
         charts.append(series(rows, x, y, **look, title=world))
@@ -106,7 +106,7 @@ def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
         alt.Chart(drawn).mark_line(color="black", strokeDash=[5, 4]).encode(x=x, y=y),
         base.mark_rule(size=3, opacity=0.5).encode(y=alt.Y("low:Q"), y2="high:Q"),
         base.mark_point(size=70, filled=True, opacity=1).encode(shape=shape),
-        base.mark_text(align="left", dx=7, dy=-6, fontSize=10).encode(text="world:N", color=alt.value("black")),
+        base.mark_text(align="left", dx=7, dy=-6).encode(text="world:N", color=alt.value("black")),
     ]
     note = f"price = {line.intercept:.2f} + {line.slope:.2f} x, least squares over {line.worlds} worlds; bars: 95 % t"
     described = describe_rows(table, "world", interval=True)
@@ -153,13 +153,14 @@ def defaults_table(worlds: Sequence[Tables]) -> pd.DataFrame:
 
 def defaults_chart(table: pd.DataFrame):
     """A panel each for bias, noise, tax and value: a default beside the same run with equal weights."""
-    charts, look = [], {"number": ".2f", "width": 150, "height": alt.Step(18)}
+    charts, look = [], {"number": ".2f", "height": alt.Step(20)}
     for part, rows in table.groupby("part", sort=False):
-        y = alt.Y("default:N", sort=None, title=None).axis(labels=not charts)
+        y = alt.Y("default:N", sort=None, title=None).axis(labels=len(charts) % 2 == 0)
         charts.append(bars(rows, y, alt.X("mean:Q", title=part), "weights", **look))
     note = "each with its own weights, and with equal ones of the same sum; bars: 95 % t intervals over policies"
     described = describe_rows(table, "part", "default", "weights", interval=True)
-    return panels(charts, "What a trainer's defaults leave", note, described)
+    rows = [alt.hconcat(*charts[k : k + 2], spacing=14) for k in range(0, len(charts), 2)]
+    return panels(rows, "What a trainer's defaults leave", note, described, vertical=True)
 
 
 def probe_chart(points: pd.DataFrame):

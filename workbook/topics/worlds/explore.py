@@ -133,8 +133,8 @@ def walk_chart(nodes: pd.DataFrame, edges: pd.DataFrame) -> alt.LayerChart:
     layers = [
         alt.Chart(edges).mark_rule().encode(x=x, y=y, x2="step2:Q", y2="node2:N", size=width, color=ink),
         dots.mark_circle(size=900, opacity=1).encode(color=alt.Color("value:Q", scale=shade)),
-        dots.mark_text(fontSize=11).encode(text=alt.Text("value:Q", format=".2f")),
-        dots.mark_text(dy=22, fontSize=10).encode(text="end:N"),
+        dots.mark_text().encode(text=alt.Text("value:Q", format=".2f")),
+        dots.mark_text(dy=23).encode(text="end:N"),
     ]
     note = "each node where it can be reached, with the demonstrator's expected reward there; thick: one way"
     described = describe_rows(nodes, "step", "node", value="value", form=".2f")
