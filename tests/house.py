@@ -26,16 +26,16 @@ BUDGET = {
     "probes": 3_286,
     "training": 3_929,
     "views": 3_567,
-    "studies": 1_116,
-    "claims": 907,
-    "book": 1_051,
+    "studies": 1_120,
+    "claims": 909,
+    "book": 1_060,
     "commands": 450,
     "root": 740,
     "topics": 11_585,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 33_763, 950, 19_187, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 33_778, 950, 19_197, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

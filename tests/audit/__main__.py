@@ -17,7 +17,7 @@ import yaml
 from scipy import stats
 
 from audit.definitions import DEFINITIONS, sets_of, taken
-from audit.reckoning import RESULTS, ROOT, Missing, Units, conclude, judge
+from audit.reckoning import RESULTS, ROOT, Missing, Units, Void, conclude, judge
 
 NUMBERS = ("mean", "low", "high", "p", "q", "q_all", "p_equivalent")
 EXACT = ("claim", "role", "units", "outcome", "policies")
@@ -52,11 +52,15 @@ def recomputed() -> dict[tuple, dict]:
             units = Units(study, part["scale"], part["count"])
             for key, outcome in text["outcomes"].items():
                 if outcome["role"] != "described" and part["scale"] in outcome.get("scales", [part["scale"]]):
+                    values, void = pd.Series(dtype=float), False
                     try:
                         values = DEFINITIONS[study][key](units)
                     except Missing:  # registered, and not measured yet
-                        values = pd.Series(dtype=float)
-                    rows[study, part["scale"], key] = judge(values, outcome, units.policies) | {"registered": outcome}
+                        pass
+                    except Void:
+                        void = True
+                    row = judge(values, outcome, units.policies) | {"registered": outcome, "void": void}
+                    rows[study, part["scale"], key] = row
     every = [row for row in rows.values() if "p" in row and not row["excluded"]]
     for name, part in {"q": [row for row in every if row["role"] == "primary"], "q_all": every}.items():
         for row, q in zip(part, stats.false_discovery_control([row["p"] for row in part]), strict=True):

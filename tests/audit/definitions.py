@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from audit.reckoning import WORLDS, Missing, Units, at, each, interval, logs, one
+from audit.reckoning import WORLDS, Missing, Units, Void, at, each, interval, logs, one
 
 
 def pseudo(statistic, table):
@@ -498,7 +498,7 @@ def gains(arm, read=half_way):
 def unless_void(arm):
     def number(units):
         if gains("entropy_minimization")(units).mean() >= 0.2:
-            raise Missing
+            raise Void
         return octaves(arm)(units)
     return number
 
@@ -580,7 +580,7 @@ def with_arena(units):
 def if_separated(rule, column):
     def number(units):
         if interval(octaves("oracle")(of_worlds(units)))[0] <= 0:
-            raise Missing
+            raise Void
         plain, own = (with_arena(units)[column][arm] for arm in ("dr_grpo", rule))
         return (np.log2(plain / own) if column == "tokens" else own - plain).dropna()
     return number

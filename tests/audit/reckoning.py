@@ -36,6 +36,10 @@ class Missing(Exception):
     """A place in a table that was not measured."""
 
 
+class Void(Exception):
+    """A row whose registration lets another row take its meaning from it."""
+
+
 class Units:
     """Tables of one study at one scale, of its registered units alone, and the policy of each.
 
@@ -131,6 +135,8 @@ def judge(values: pd.Series, outcome: dict, policies: dict[int, str]) -> dict:
 def conclude(row: dict, controls: dict[str, dict]) -> str:
     """The outcome of a judged row, q of a primary one known; controls: rows of its scale by their keys."""
     here, outcome = row["here"], row["registered"]
+    if row["void"]:
+        return "not testable here"
     if not row["units"]:
         return "not measured"
     if says_no(outcome, "testable"):

@@ -62,19 +62,19 @@ class Finding:
 
     def holds(self) -> bool:
         """Whether all outcomes are those that the sentence was written for, and no row is cited that must not be."""
-        return all(registered()[key].outcome == outcome for key, outcome in self.when.items()) and not self.unclear()
+        return all(row_of(key).outcome == outcome for key, outcome in self.when.items()) and not self.unclear()
 
     def unclear(self) -> list[str]:
         """Rows that a measured sentence cites though they are neither primary nor clear among all rows."""
         cited = [*self.when, *(key for key, _ in NUMBER.findall(self.says))]
-        rows = [registered()[key] for key in dict.fromkeys(cited)] if self.layer == "measured" else []
+        rows = [row_of(key) for key in dict.fromkeys(cited)] if self.layer == "measured" else []
         return [row.key for row in rows if row.role != "primary" and not row.q_all < CLEAR]
 
     def sentence(self) -> str:
         """The sentence with its numbers, or the question with the outcomes as they are."""
         if self.holds():
             return NUMBER.sub(lambda match: _number(match[1], percent=bool(match[2])), self.says)
-        rows = [registered()[key] for key in self.when]
+        rows = [row_of(key) for key in self.when]
         found = [", ".join(dict.fromkeys((row.outcome, format_effect(row)))) for row in rows]  # once, if not measured
         outcomes = "; ".join(f"{row.measured.rstrip('.')}: {what}" for row, what in zip(rows, found, strict=True))
         return f"**{self.question}** {outcomes}."
@@ -83,16 +83,18 @@ class Finding:
         """How sure: the outcomes of the rows with their keys, on how many units, when rows were chosen and changed."""
         if not self.when:
             return self.sure
-        rows = [registered()[key] for key in self.when]
-        outcomes = {row.outcome: [r.key for r in rows if r.outcome == row.outcome] for row in rows}
-        fewest, most = min(row.units for row in rows), max(row.units for row in rows)
+        rows = [row_of(key) for key in self.when]
+        outcomes = {row.outcome: [key for key in self.when if row_of(key).outcome == row.outcome] for row in rows}
+        sizes = [row.units for row in rows if row.units]  # what is void has none
+        fewest, most = min(sizes, default=0), max(sizes, default=0)
         units = f"{most}" if fewest == most else f"{fewest} to {most}"
         few = [f"{row.policies:.0f}" for row in rows if row.policies < row.units]
         judged = "; ".join(f"{outcome} ({', '.join(keys)})" for outcome, keys in outcomes.items())
+        judged = judged.replace("@worlds", " over worlds").replace("@", " in ")
         parts = [judged, f"{units} units" + (f" on {few[0]} policies" if few else "")]
         if self.layer:
             parts.append(f"rows chosen {'before the units' if self.before else 'after the data'}")
-            since = ", ".join(row.key for row in rows if row.registration != "matches")
+            since = ", ".join(row.key for row in rows if row.registration not in ("matches", ""))
             parts += [f"measured under an earlier text of the registration: {since}"] if since else []
             seen = ", ".join(row.key for row in rows if row.changed)
             parts += [f"changed when earlier numbers were known: {seen}"] if seen else []
@@ -205,9 +207,16 @@ def write_readme(path) -> bool:
     return new != text
 
 
+def row_of(key: str):
+    """A row of the family by its key, or by key@world one of a world, by key@worlds one over worlds."""
+    name, _, world = key.partition("@")
+    rows = registered(world if world == "worlds" else f"world:{world}") if world else registered()
+    return rows[name]
+
+
 def _number(key: str, percent: bool) -> str:
     """A row's mean and interval as text."""
-    row = registered()[key]
+    row = row_of(key)
     if not percent:
         return format_effect(row, 2)
     return f"{100 * row.mean:.0f} % [{100 * row.low:.0f}, {100 * row.high:.0f}]"

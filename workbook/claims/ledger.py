@@ -15,9 +15,9 @@ import yaml
 
 from workbook import topics
 from workbook.claims import inference
-from workbook.claims.inference import DESCRIBED, NOT_MEASURED, Judged, adjusted, conclude, judge_units
+from workbook.claims.inference import DESCRIBED, NOT_MEASURED, NOT_TESTABLE, Judged, adjusted, conclude, judge_units
 from workbook.places import data_path
-from workbook.studies.record import Claim, Measurement, NotMeasured, Tables, check_results
+from workbook.studies.record import Claim, Measurement, NotMeasured, Tables, Void, check_results
 from workbook.studies.registration import ROLES, Outcome, looked_after, named_after, read_registration
 from workbook.studies.registration import SCALES as STUDIED
 from workbook.training.files import write_parquet
@@ -111,6 +111,8 @@ def _measured(measurement: Measurement, tables: Tables, roles) -> list[dict]:
         row |= {"positive_control": control, "changed": "changed after the data were seen: its control was named then"}
     try:
         measured = measurement.measure(tables.registered(measurement.study, count))
+    except Void as void:
+        return [row | {"outcome": NOT_TESTABLE, "here": NOT_TESTABLE, "reason": str(void)}]
     except (NotMeasured, ValueError) as missing:  # the latter: the tables hold too little
         return [row | {"reason": str(missing)}]
     # which tree, registration and policy the units came from

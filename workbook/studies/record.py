@@ -83,6 +83,10 @@ class NotMeasured(ValueError):
     """A table that a study was not made to have, or not by any seed that is left in."""
 
 
+class Void(ValueError):
+    """What a row would show could have another cause, by a rule that was fixed beforehand."""
+
+
 def check_results(folder: str | Path) -> None:
     """Raise a ValueError, in one sentence, unless a folder holds studies' tables with readable manifests."""
     tables = [path for path in Path(folder).glob("*/*/seed=*/*.parquet") if path.parts[-4] in STUDIES]

@@ -9,7 +9,7 @@ from functools import partial
 import pandas as pd
 
 from workbook.statistics import logs, pseudo_values, t_interval
-from workbook.studies.record import Tables
+from workbook.studies.record import Tables, Void
 from workbook.topics.worlds import neighbours
 from workbook.topics.worlds.arena_outcomes import beside_plain, read_rule, rule_ends
 from workbook.topics.worlds.outcomes import EXACT, PLAIN, law, lead, over_worlds, points, predicted, read, world_tables
@@ -33,18 +33,18 @@ def gained(tables: Tables, arm: str, read=read) -> pd.Series:
 
 
 def credited(tables: Tables, arm: str) -> pd.Series:
-    """An arm's lead over plain; ValueError where sharpening alone gets VOID of plain's gain or more."""
+    """An arm's lead over plain; Void where sharpening alone gets VOID of plain's gain or more."""
     if (share := gained(tables, FREE["entropy"]).mean()) >= VOID:
-        raise ValueError(f"void: entropy minimisation gains {share:.2f} of what plain gains, so a lead may be that")
+        raise Void(f"void: entropy minimisation gains {share:.2f} of what plain gains, so a lead may be that")
     return lead(tables, arm)
 
 
 def separated(tables: Tables, rule: str, column: str = "tokens") -> pd.Series:
-    """`beside_plain` of a rule of the arena; ValueError where known credit itself is not clear of plain."""
+    """`beside_plain` of a rule of the arena; Void where known credit itself is not clear of plain."""
     price = t_interval(PRICE(tables))
     if price.low <= 0:
         text = f"{price.mean:.2f} [{price.low:.2f}, {price.high:.2f}]"
-        raise ValueError(f"void: known credit is {text} octaves ahead of plain, which does not separate them")
+        raise Void(f"void: known credit is {text} octaves ahead of plain, which does not separate them")
     return beside_plain(rule_ends(tables), rule, column)
 
 
