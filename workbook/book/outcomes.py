@@ -123,13 +123,28 @@ def findings_markdown(folded: bool = False) -> str:
         layer = one.layer
     primary = kept_ledger().query("role == 'primary'")
     rows, others = primary[primary["scale"] == "family"], primary[primary["scale"] != "family"]
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in rows["outcome"].value_counts().items())
-    waiting, older = (others["outcome"] == NOT_MEASURED).sum(), (rows["registration"] == "superseded").sum()
+    waiting = others["outcome"] == NOT_MEASURED
+    counts, elsewhere = (
+        ", ".join(f"{count} {outcome}" for outcome, count in part["outcome"].value_counts().items())
+        for part in (rows, others[~waiting])
+    )
+    older = (rows["registration"] == "superseded").sum()
     rates = load_measured("dose_llm", "smollm2_plain", "rates").query("tokens == 'moved'")
     curve = unit_curve(rates, "prompts", "follows")
     chances = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for _, row in curve.iterrows()]
-    facts = {"rows": len(rows), "counts": counts, "older": older, "waiting": waiting, "prompts": curve["prompts"].max()}
-    facts |= {"predictions": predictions(kept_ledger()), "draws": curve["units"].min(), "one": chances[0]}
+    facts = {
+        "rows": len(rows),
+        "counts": counts,
+        "older": older,
+        "waiting": waiting.sum(),
+        "prompts": curve["prompts"].max(),
+    }
+    facts |= {
+        "elsewhere": elsewhere,
+        "predictions": predictions(kept_ledger()),
+        "draws": curve["units"].min(),
+        "one": chances[0],
+    }
     facts |= {"all": chances[-1], "width": _number("S1 width", False), "q": f"{registered()['S1 width'].q_all:.2g}"}
     last = read_findings()["rows"].format(**facts)
     if folded:
