@@ -689,7 +689,8 @@ NEIGHBOURS = {
     "N2": lambda u: sign_right(2)(u) - sign_right(0)(u), "N2 early": sign_right(0),
     "N3": lambda u: one(u.table("rare"), "credit", rare=True) - one(u.table("rare"), "credit", rare=False),
     "N4": lambda u: each(u.table("runs"), fallen),
-    "N4 plain": lambda u: each(at(Units("worlds", u.scale, 10, u.results).table("runs"), arm="dr_grpo"), fallen),
+    "N4 plain": lambda u: each(at(Units("worlds", u.scale, 10, u.results).table("runs"), arm="dr_grpo"), fallen)[
+        each(u.table("runs"), fallen).index],
 }
 
 DEFINITIONS = {

@@ -122,5 +122,7 @@ MEASURES = {
     "N2 early": lambda tables: right_signs(tables, 0),
     "N3": rare_lead,
     "N4": lambda tables: right_logp(tables["worlds_neighbours/runs"]),
-    "N4 plain": lambda tables: right_logp(tables["worlds/runs"].query("arm == @PLAIN")),
+    "N4 plain": lambda tables: right_logp(tables["worlds/runs"].query("arm == @PLAIN"))[
+        right_logp(tables["worlds_neighbours/runs"]).index  # of the same units
+    ],
 }
