@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from audit.definitions import DEFINITIONS
-from audit.reckoning import Missing, Units
+from audit.reckoning import Units, Void
 from test_worlds_study import SPEED, made_run, write
 
 from workbook.__main__ import main
@@ -110,7 +110,7 @@ def test_no_lead_counts_where_known_credit_is_not_clear_of_plain(folder, tmp_pat
         pd.concat([runs, runs.query("arm == 'dr_grpo'").assign(arm="oracle")]).to_parquet(path)
     with pytest.raises(ValueError, match=r"void: known credit is 0.00 \[0.00, 0.00\] octaves ahead"):
         claims.separated(Tables("world:third", tmp_path), "edit_mask")
-    with pytest.raises(Missing):
+    with pytest.raises(Void):
         DEFINITIONS["arena"]["P3"](Units("arena", "world:third", 10, tmp_path))
 
 

@@ -301,7 +301,8 @@ def test_a_node_is_worth_the_mean_of_where_its_demonstrator_goes():
     assert tables["nodes"].set_index(["step", "node"]).loc[(len(way), way["node2"].iloc[-1]), "end"] == "goal"
 
 
-def test_a_run_is_drawn_over_what_was_measured(folder, monkeypatch):
+def test_a_run_is_drawn_over_what_was_measured(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(explore, "load_measured", partial(load_measured, folder=tmp_path))
     assert explore.measured_rules("world:third")["tokens"].eq(0).all(), "until then, where they start"
     monkeypatch.setattr(explore, "load_measured", partial(load_measured, folder=folder))
     curve = explore.measured_rules("world:third")

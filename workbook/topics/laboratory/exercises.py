@@ -15,10 +15,10 @@ CASES = (
     ("so the answer is -2", "2", 0.0, "states -2, which has another sign"),
     ("then 2 - 6 is 6 ; so the answer is 6", "2", 0.0, "mentions 2 on the way, but answers 6"),
     ("the answer is 2 ; no , the answer is 7", "2", 0.0, "states two answers, and the last is 7"),
-    ("the answer is 1 the answer is 2 the answer is 3 ;", "3", 1.0, "states the right one of three last, before a `;`"),
     ("I give up 2", "2", 0.0, "ends with 2, but never says that this is the answer"),
     ("2", "2", 0.0, "never says `answer is`"),
     ("", "2", 0.0, "is empty"),
+    ("the answer is 1 the answer is 2 the answer is 3 ;", "3", 1.0, "states the right one of three last, before a `;`"),
     ("so the answer is", "2", 0.0, "stops before its answer"),
 )
 
