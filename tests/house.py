@@ -28,14 +28,14 @@ BUDGET = {
     "views": 3_567,
     "studies": 1_120,
     "claims": 909,
-    "book": 1_075,
+    "book": 1_065,
     "commands": 450,
     "root": 740,
     "topics": 11_587,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 33_795, 950, 19_199, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 33_785, 950, 19_203, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

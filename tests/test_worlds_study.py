@@ -12,6 +12,7 @@ from audit.reckoning import Missing, Units
 from scipy import stats
 
 from workbook.claims import ledger, measurements
+from workbook.claims.inference import NOT_TESTABLE
 from workbook.studies import record
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
@@ -164,6 +165,9 @@ def test_a_lead_is_void_where_sharpening_alone_gains(folder):
     other._whole |= {"worlds/runs": runs}
     with pytest.raises(ValueError, match="void: entropy minimisation gains"):
         claims.credited(other, "positive_only")
+    other.registered = lambda *_: other
+    judged = [measurements("Q2", one).set_index("key").loc["Q2", "outcome"] for one in (other, tables)]
+    assert [outcome == NOT_TESTABLE for outcome in judged] == [True, False]
 
 
 def test_the_signal_of_exact_gradients_is_that_of_sampled_updates(monkeypatch):

@@ -132,19 +132,9 @@ def findings_markdown(folded: bool = False) -> str:
     rates = load_measured("dose_llm", "smollm2_plain", "rates").query("tokens == 'moved'")
     curve = unit_curve(rates, "prompts", "follows")
     chances = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for _, row in curve.iterrows()]
-    facts = {
-        "rows": len(rows),
-        "counts": counts,
-        "older": older,
-        "waiting": waiting.sum(),
-        "prompts": curve["prompts"].max(),
-    }
-    facts |= {
-        "elsewhere": elsewhere,
-        "predictions": predictions(kept_ledger()),
-        "draws": curve["units"].min(),
-        "one": chances[0],
-    }
+    facts = {"rows": len(rows), "counts": counts, "elsewhere": elsewhere, "older": older, "waiting": waiting.sum()}
+    facts |= {"prompts": curve["prompts"].max(), "draws": curve["units"].min(), "one": chances[0]}
+    facts |= {"predictions": predictions(kept_ledger())}
     facts |= {"all": chances[-1], "width": _number("S1 width", False), "q": f"{registered()['S1 width'].q_all:.2g}"}
     last = read_findings()["rows"].format(**facts)
     if folded:
