@@ -55,6 +55,8 @@ def lengths(chapter, nth: int = 0) -> dict[str, float]:
 def test_an_explorer_follows_a_fast_drag_refuses_and_is_reset(run_cells, capsys):
     chapter = run_cells(CHART.replace("live\n", ""), EXPLORER)
     control = chapter.control("n")
+    chapter.panel.locator(".workbook-explorer [data-drawn]").wait_for()
+    chapter.settle()  # its chart is drawn, and nothing moves any more
     track, handle = control.locator(".noUi-base").bounding_box(), control.locator(".noUi-handle").bounding_box()
     y, mouse = handle["y"] + handle["height"] / 2, chapter.page.mouse
     chapter.page.evaluate(WATCH)
