@@ -101,18 +101,18 @@ def check_prefix_credit(function) -> None:
     """Check a function (rewards (B,), ids (B, T)) of one group -> step advantages (B, T), `prefix_credit`.
 
     >>> check_prefix_credit(lambda rewards, ids: (rewards - rewards.mean())[:, None].expand(4, 3))
-    Not quite: this is the group's advantage on every token; compare only with rollouts that stood in the same state.
+    Not quite: this is the group's advantage on every token; compare only with rollouts behind the same prefix.
     """
     ids, rewards, group = torch.tensor([[5, 1, 9], [5, 1, 8], [5, 2, 8], [6, 2, 8]]), REWARDS, torch.zeros(4)
     right = prefix_credit(rewards, ids, torch.ones_like(ids), group)
     same = (ids[:, None] == ids).cumprod(2)  # (B, B, T): these two agree up to and including t
     after = (same * rewards[:, None]).sum(1) / same.sum(1)
     mistakes = {
-        "this is the group's advantage on every token; compare only with rollouts that stood in the same state.": (
+        "this is the group's advantage on every token; compare only with rollouts behind the same prefix.": (
             group_advantages(rewards, group, "dr_grpo")[:, None].expand(right.shape)
         ),
         "this is the mean reward after the step; subtract the mean reward of all that stood before it.": after,
-        "the baseline is the mean over those in the same state, not over the whole group.": after - rewards.mean(),
+        "the baseline is the mean over those behind the same prefix, not over the whole group.": after - rewards.mean(),
         "the sign is turned round.": -right,
     }
     praise = "Right: steps that all take are worth 0, and only where rollouts part is anything told apart."
