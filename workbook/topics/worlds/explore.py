@@ -181,5 +181,5 @@ def live_rules(world: str = "world:third") -> LiveStudy:
     look |= {"names": [*names, *now], "shapes": ["circle"] * 4 + ["diamond"] * 4, "scale": {"domain": [0, 1]}}
     look |= {"x_title": "sampled tokens, thousands", "y_title": "exact value, held-out prompts", "follows": True}
     look |= {"title": "Four rules in one world: its ten policies, and a run of one of them now", "log2": False}
-    look |= {"subtitle": "circles, with 95 % t intervals: ten policies, until measured where they start; diamonds: now"}
+    look |= {"subtitle": "circles, 95 % t intervals: ten policies (unmeasured worlds: their start); diamonds: now"}
     return live_curve(measure_rules, measured_rules, controls, x="tokens", now=now, **look)
