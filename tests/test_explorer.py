@@ -136,6 +136,18 @@ def line_of_a_copy(table):
     return line_chart(table.assign(y=0))
 
 
+def test_the_description_is_of_what_is_drawn_now():
+    def described(table):
+        return line_chart(table).properties(description=f"up to {table['y'].max():g}")
+
+    live = LiveChart(described, table=compute_line())
+    live.spec = live.spec | {"description": f"Fig. 1.2. {live.spec['description']}"}
+    for slope in (2.0, 3.0):
+        live.push(table=compute_line(slope))
+        live.describe()
+        assert live.spec["description"] == f"Fig. 1.2. up to {compute_line(slope)['y'].max():g}"
+
+
 def test_marks_without_a_table_keep_their_row():
     def ruled(table):
         return alt.Chart(table).mark_line().encode(x="x:Q", y="y:Q") + alt.Chart().mark_rule().encode(y=alt.datum(1))

@@ -90,7 +90,7 @@ def _rows(rows: pd.DataFrame) -> alt.LayerChart:
     x, low = (alt.X(f"{name}:Q", scale=span, axis=ticks) for name in ("z", "z_low"))
     names = alt.Axis(grid=True, gridColor="#ececec", ticks=False, domain=False, labelLimit=420)
     y = alt.Y("label:N", sort=None, title=None, axis=names)
-    legend = alt.Legend(title=None, orient="bottom", symbolSize=90, columns=2)
+    legend = alt.Legend(title=None, orient="bottom", symbolSize=90, columns=2, labelLimit=0)
     kept = {name: marks for name, marks in OUTCOME_MARKS.items() if name in set(rows["outcome"])}
     look = [{"domain": list(kept), "range": [marks[i] for marks in kept.values()]} for i in (0, 1)]
     stroke, fill = (channel("outcome:N", legend=legend).scale(**look[0]) for channel in (alt.Stroke, alt.Fill))

@@ -131,12 +131,21 @@ class LiveChart(anywidget.AnyWidget):
         data = spec.pop("datasets", {})  # even beside named tables: a rule at a datum has its own
         data |= {name: rows(table) for name, table in tables.items()}
         super().__init__(spec=dressed(spec, data), data=data, shared=shared())
+        self._chart, self._tables, self._about = chart, tables, self.spec.get("description", "")
 
     def push(self, **tables: pd.DataFrame) -> None:
         """Show these tables instead, those not named staying as they are."""
+        self._tables = self._tables | tables
         with self.hold_sync():  # one message
             self.data = self.data | {name: rows(table) for name, table in tables.items()}
             self.version += 1
+
+    def describe(self) -> None:
+        """Make the description that of what is drawn now."""
+        if self.version and self._tables and self._about:
+            number = self.spec["description"].removesuffix(self._about)
+            self._about = spec_over(self._chart, self._tables)["description"]
+            self.spec = self.spec | {"description": number + self._about}
 
     def on_click(self, callback: Callable[[dict], None]) -> None:
         """Call `callback` with the row of a point that is clicked."""
@@ -157,6 +166,7 @@ def show(widget, chart: LiveChart, handle: DisplayHandle | None = None) -> Displ
     """
     shared()  # in JupyterLab it saves widgets with their notebook
     if handle is None and isinstance(chart, LiveChart):
+        chart.describe()
         chart.spec = numbered(chart.spec)
     data, metadata = chart.picture()
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}

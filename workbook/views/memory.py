@@ -22,6 +22,7 @@ COLOURS = {
     "prompt's activations": "#86c29a",
     "next-token logits": "#c3e3cd",
 }
+BELOW = {"orient": "bottom", "columns": 4}  # a legend that has room there, whatever the bars and their numbers take
 PHASES = {"generation": "sampling", "training": "training"}
 GROUPS = {  # of a forecast's parts, as a bar that follows a slider shows them, in the first one's colour
     "weights": ("weights", "reference model"),
@@ -54,7 +55,7 @@ def memory_bars(table: pd.DataFrame, measured: float | None = None, limit: float
     largest = max(table.groupby("case")["mib"].sum().max(), measured or 0, limit or 0)
     unit, per = ("GiB", 1024) if largest > 8192 else ("MiB", 1)
     rows = table[["case", "part"]].assign(value=table["mib"] / per, rank=table["part"].map(list(colours).index))
-    layers, notes = [_bars(rows, "case", colours, f"forecast peak memory ({unit})")], []
+    layers, notes = [_bars(rows, "case", colours, f"forecast peak memory ({unit})", **BELOW)], []
     for value, dash, name in ((measured, [1, 0], "black line: measured"), (limit, [5, 4], "dashed: the limit")):
         if value is not None:
             layers.append(rule(value / per, "x", color="black", size=2.5, strokeDash=dash))
@@ -92,14 +93,13 @@ def memory_rows(forecasts: dict[str, tuple[pd.DataFrame, float]]) -> dict[str, p
 def memory_fit_chart(parts: pd.DataFrame, limits: pd.DataFrame) -> alt.LayerChart:
     """Forecast memory by part, and a mark at what is free, red where it is too much; tables of `memory_rows`."""
     colours = {group: COLOURS[own[0]] for group, own in GROUPS.items()}
-    below = {"orient": "bottom", "columns": 4}  # beside the bars, the longest one's number would run into it
     base = alt.Chart(limits).encode(y=alt.Y("row:N", sort=None, title=None).axis(labelLimit=260))
     ink = alt.when("datum.fits").then(alt.value("#3b3b3b")).otherwise(alt.value("#b3261e"))
     shown = ["row:N", alt.Tooltip("total:Q", format=".3f"), alt.Tooltip("gib:Q", format=".3f", title="free")]
     free = base.mark_tick(thickness=3, size=30).encode(x="gib:Q", color=ink, tooltip=shown)
     words = base.mark_text(align="left", dx=5).encode(x=alt.X("total:Q"), text="text:N", color=ink)
     return finish(
-        alt.layer(_bars(parts, "row", colours, "forecast memory (GiB)", **below), free, words),
+        alt.layer(_bars(parts, "row", colours, "forecast memory (GiB)", **BELOW), free, words),
         "What it needs, and what is free",
         "thick line: what is free; a bar beyond it, and its number in red, does not fit",
         "bars by part, for each place while sampling and while training",  # rows change, a description stays

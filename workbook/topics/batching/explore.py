@@ -96,7 +96,7 @@ def explore_batching() -> Explorer:
         {"matched": matched},
         "order",
         labels={"value": "outcome"},
-        title="What an order of mini-batches adds, over the level",
+        title="What an order of mini-batches adds, by their size",
         subtitle="line: mean; band: 95 % t interval over policies; the paper: tens of prompts or more",
         x_title=f"prompts' worth of rollouts in a mini-batch (of {PROMPTS} in a generation batch)",
         y_title="difference from shuffled",

@@ -77,7 +77,7 @@ def arms_chart(tables: Tables = FAMILY) -> alt.HConcatChart:
         charts.append(forest(part, "arm", x, labels=not charts, title=str(outcome), **look))
     return panels(
         charts,
-        "Seven objectives where groups share almost a quarter of the energy",
+        "Seven objectives, almost a quarter of the energy on position-shared tokens",
         "at the end of training, pairs, p = 0.8; 95 % t interval over units; colour: the interval leaves out 0",
         describe_rows(table, "arm", "outcome", form="+.3g"),
     )

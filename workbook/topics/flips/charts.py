@@ -34,7 +34,7 @@ QUANTITIES = {  # what is asked of backbones: column, title of the chart, of its
     "own sign": ("follows", f"{LESS_AND_LESS}, on every model", FOLLOWS, SAYS_NOTHING),
     "own share": ("own share", OUTGROWN, "own / (own + others), rms", (0.5, "own = others")),
 }
-BANDS = "band: 95 % t interval over policies (family) or draws of prompts (SmolLM2); least to largest prompt (Gemma)"
+BANDS = "band: 95 % t interval over policies (family) or draws of prompts (SmolLM2); range over prompts (Gemma)"
 
 
 # --- H1: whose sign a token follows, on the family
