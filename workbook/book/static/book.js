@@ -26,6 +26,9 @@ function savedModel({ state, buffers }) {
 }
 
 document.addEventListener("DOMContentLoaded", () => {
+  for (const table of document.querySelectorAll("article table")) {
+    if (table.scrollWidth > table.clientWidth) table.tabIndex = 0;  // a wide one scrolls, by keys too
+  }
   for (const box of document.querySelectorAll(".tokens")) {
     const model = savedModel(JSON.parse(box.querySelector("script").textContent));
     box.replaceChildren();

@@ -80,7 +80,9 @@ def map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChart:
             squares.mark_square(size=(SIDE / GRID + 1) ** 2, opacity=1).encode(color=color, tooltip=hints),
             squares.transform_filter("abs(datum.K) > 0.05").mark_text().encode(color=ink, text=signs),
             *(rule(UNSURE, axis, dashed=True, color=NEUTRAL) for axis in "xy"),
-            point.mark_point(shape="diamond", filled=True, size=160, color="black", stroke="white", opacity=1),
+            point.mark_point(
+                shape="diamond", filled=True, size=160, color="black", stroke="white", opacity=1, aria=False
+            ),
         ]
         charts.append(alt.layer(*layers).properties(width=SIDE, height=SIDE, title=panel_title(title)))
     return panels(
