@@ -7,6 +7,7 @@ from dataclasses import fields
 from pkgutil import resolve_name
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from latex2mathml.converter import convert
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -18,6 +19,7 @@ from workbook.book.chapters import ROOT, find_chapters
 from workbook.book.outcomes import Finding, decisions_text, findings_markdown, read_findings, write_readme
 from workbook.book.pages import page_source
 from workbook.claims import registered
+from workbook.claims.ledger import kept_ledger
 from workbook.claims.sentences import plain_outcome
 from workbook.training import CancellationConfig
 
@@ -26,6 +28,8 @@ JITTER = TERMS["jitter"]
 TITLE = f'<abbr class="term" title="{back_matter.tooltip(JITTER)}">'
 FIGURES = outcomes.figures()
 FINDINGS = [one for kind in ("findings", "decisions") for one in read_findings()[kind]]
+
+INTERVAL = re.compile(r"(-?\d+(?:\.\d+)?)(?: %)? \[(-?\d+(?:\.\d+)?), (-?\d+(?:\.\d+)?)\]")
 
 
 def cells(chapter: str, kind: str) -> list[str]:
@@ -37,6 +41,22 @@ def test_a_page_folds_the_code_of_a_cell_that_ends_with_a_check():
     sources = "import a\nchecked('b', 0, 1)\n", "checked('b', 0, 1)\nchart"
     page = page_source(new_notebook(cells=[new_markdown_cell("# A"), *map(new_code_cell, sources)]))
     assert [cell["metadata"].get("tags") for cell in page["cells"]] == [None, ["hide-input"], None]
+
+
+@pytest.mark.parametrize("path", find_chapters(), ids=lambda path: path.stem)
+def test_an_interval_typed_in_a_chapter_is_a_rows_or_printed_there(path):
+    notebook = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    printed = json.dumps([cell.get("outputs") for cell in notebook])
+    rows = kept_ledger()[["mean", "low", "high"]].to_numpy()
+    for cell in notebook:
+        text = "".join(cell["source"]).replace("−", "-") if cell["cell_type"] == "markdown" else ""
+        for found in INTERVAL.finditer(text):
+            places = [len(number.partition(".")[2]) for number in found.groups()]
+            typed = np.array(found.groups(), dtype=float)
+            near = [
+                np.all(abs(unit * rows - typed) <= 0.5 * 0.1 ** np.array(places) + 1e-9, axis=1) for unit in (1, 100)
+            ]
+            assert found[0] in printed or np.any(near), f"{cell['id']}: nothing says {found[0]}"
 
 
 @pytest.mark.parametrize("term", TERMS.values(), ids=list(TERMS))
