@@ -362,10 +362,10 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     assert short[-1] == (
         "9 primary rows: 3 not testable here, 2 not measured, 1 supported, 1 contradicted, 1 inconclusive, "
         "1 not comparable. 1 of 2 means lie in the interval that was predicted; "
-        "for 0 of them such a number had been seen before."
+        "for 0 of the 2 such a number had been seen before."
     )
     known = table.assign(seen_before=np.where(table["key"] == "H3", "0.3 in development", "no"))
-    assert predictions(known).endswith("; for 1 of them such a number had been seen before.")
+    assert predictions(known).endswith("; for 1 of the 2 such a number had been seen before.")
     late = table.assign(registration="superseded")
     assert predictions(late) == "", "what was predicted after the numbers were seen is not scored"
     rows = json.loads(ledger_json(table))["rows"]

@@ -67,7 +67,7 @@ def test_kl_path_starts_with_the_one_step_kl_and_a_persistent_sign_goes_further(
     one = tables["chosen"].set_index("order")["kl"]
     path = tables["path"].set_index(["series", "step"])["mean"]
     assert path["from the first policy", 1] == pytest.approx(one["exact"])
-    assert path["the steps' own, added", 1] == pytest.approx(one["exact"])
+    assert path["the KL of every step, added", 1] == pytest.approx(one["exact"])
     toss = compute_kl_drift(lr=0.1, same_sign=0.5)["path"].set_index(["series", "step"])["mean"]
     assert path["from the first policy", STEPS] > 5 * toss["from the first policy", STEPS]
 

@@ -263,7 +263,7 @@ def predictions(table: pd.DataFrame) -> str:
     """How often a mean lay in the interval that its registration predicted, of a `ledger`'s rows measured under it."""
     rows = table[table["predicted_low"].notna() & table["mean"].notna() & (table["registration"] == "matches")]
     inside = rows["mean"].between(rows["predicted_low"], rows["predicted_high"]).sum()
-    known = f"for {(rows['seen_before'] != 'no').sum()} of them such a number had been seen before"
+    known = f"for {(rows['seen_before'] != 'no').sum()} of the {len(rows)} such a number had been seen before"
     return f"{inside} of {len(rows)} means lie in the interval that was predicted; {known}." if len(rows) else ""
 
 

@@ -51,7 +51,7 @@ def intervals_chart(
         forest(table, "label", x, number=".3~g", form=".4g", threshold=threshold, **look),
         title,
         subtitle,
-        describe_rows(table, "label", interval=True),
+        describe_rows(table, "label", *look.values(), interval=True),
     )
 
 

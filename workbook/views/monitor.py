@@ -258,7 +258,7 @@ PANELS = {
     "reward": Panel("mean reward of the step's rollouts", ("reward",), ".3f", 1),
     "gradient norm": Panel("gradient norm", ("grad_norm",), ".3g", 0.01),
     "entropy": Panel("entropy (nats)", ("entropy",), ".3f", 0.1),
-    "residual": Panel("cancellation residual (0 to 1)", RESIDUALS, ".2f", 1),
+    "residual": Panel("cancellation residual", RESIDUALS, ".2f", 1),
     "clipped": Panel("clipped share of tokens", ("cancellation/clipped", "clip_ratio/region_mean"), ".1%", 0.1),
     "speed": Panel("tokens per second", ("tokens_per_second",), ",.0f", 10),
     "memory": Panel("peak memory (MiB)", ("peak_memory_mib",), ",.0f", 10),

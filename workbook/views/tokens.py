@@ -86,7 +86,7 @@ def _legend(values: pd.Series, scale: Scale | None) -> list[str]:
     low, high = scale.ends
     beyond = [*([values.min()] if values.min() < low else []), *([values.max()] if values.max() > high else [])]
     ends = f"±{scale.limit:.2g}" if not scale.side and not scale.center else f"{low:.2g} and {high:.2g}"
-    darkest = f"darkest from {ends} on; farthest {' and '.join(map(scale.format, beyond))}"
+    darkest = f"darkest from {ends} on; extreme {' and '.join(map(scale.format, beyond))}"
     return [legend_words(values.name, scale), *([darkest] if beyond else [])]
 
 

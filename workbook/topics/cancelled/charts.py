@@ -36,7 +36,7 @@ def cancellation_chart(bars: pd.DataFrame, shares: pd.DataFrame) -> alt.HConcatC
     """Left who pushes a class of words, along its own side; right the cancelled share; tables of `bar_tables`."""
     kinds = bars["kind"].unique().tolist()
     y = alt.Y("kind:N", sort=list(SHOWN), title=None).axis(labelLimit=160)
-    push = alt.X("push:Q", title="push along the own side's (own side = 1)")
+    push = alt.X("push:Q", title="push along that of the same sign (= 1)")
     share = alt.X("share:Q", title="cancelled share").scale(domain=[-LONGEST, LONGEST], clamp=True)
     number = alt.Chart(shares).mark_text(align="left", dx=4)
     number = number.encode(y=y, yOffset=alt.YOffset("place:N", sort=PLACES).scale(domain=PLACES), x=alt.value("width"))

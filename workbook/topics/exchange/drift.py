@@ -21,7 +21,7 @@ from workbook.topics.exchange.toy import TRANSFORMS, interval, single_thread
 VOCABULARY = 8
 RATES = [10 ** (exponent / 4) for exponent in range(-12, 5)]  # 0.001 to 10
 STEPS, DRAWS = 40, 64
-PATHS = ["from the first policy", "the steps' own, added"]
+PATHS = ["from the first policy", "the KL of every step, added"]
 START = (0.3, 0.15, 0.05, 0.5)  # three right answers with odds 6 : 3 : 1, and a wrong one
 WEIGHTS, OPERATORS = ("equal", "one favoured", "random"), ("softmax gradient", "natural gradient")
 LR, LATE_STEPS, REWARD = 0.3, 60, 0.8  # of `entropy_by_setting`
