@@ -31,7 +31,7 @@ from workbook.terminal import laid_out
 NUMBER = re.compile(r"\{([^{}:]+)(:%)?\}")
 LAYERS = {  # layer: what stands above its sentences
     "proved": "**Proved**, by a few lines of algebra:",
-    "measured": "**Measured here**, in the worlds that a line names, with policies of some hundred thousand parameters:",
+    "measured": "**Measured here**, in worlds that a line names, on policies of some hundred thousand parameters:",
     "open": "**Open**:",
 }
 CLEAR = 0.05  # q over all judged rows below which a sentence may cite a row that is not primary
