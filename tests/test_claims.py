@@ -431,6 +431,7 @@ def test_a_chapter_shows_registered_rows_and_says_where_a_reader_differs(capsys)
     row = ledger("family", claims=["H1"], described=False).set_index("key").loc["H1"]
     assert f"H1 (primary): {row['outcome']}" in printed
     assert row["measured"] in " ".join(printed.split())
+    assert f"{row['measured']}; the same over all tokens" in " ".join(printed.split()), "of H1 alone"
     assert max(map(len, printed.splitlines())) <= 100
     inside, outside = row["mean"], row["high"] + 1
     assert "agrees" in compare_with_ledger("H1", inside)

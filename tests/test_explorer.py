@@ -2,6 +2,7 @@
 
 import json
 import threading
+from functools import partial
 from itertools import product
 
 import altair as alt
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 from workbook.statistics import unit_curve
+from workbook.topics import cancelled, coupling, credit, exchange, flips, groups, worlds
 from workbook.views import Explorer, LiveChart, browse, frozen
 from workbook.views.explorer import REFUSED, log_slider, menu, slider
 from workbook.views.live import rows, spec_over
@@ -81,6 +83,23 @@ def test_a_preset_moves_its_controls_and_the_others_back():
     ids = {name: control.model_id for name, control in one.controls.items()}
     assert asked == [{"moves": [[ids["slope"], "value", 4.0], [ids["points"], "value", 3], [ids["shape"], "index", 0]]}]
     assert one.presets["steep"] in one.box.children[1].children
+
+
+PRESETS = [groups.explore_growing, groups.explore_parts, exchange.explore_exchange, exchange.explore_solutions]
+PRESETS += [cancelled.explore_cancellation, cancelled.explore_curves, credit.explore_repeated, worlds.explore_world]
+PRESETS += [partial(make, None, None) for make in (flips.live_flips, coupling.live_push, coupling.live_mass)]
+
+
+@pytest.mark.parametrize("make", [*PRESETS, worlds.live_rules])
+def test_each_preset_is_a_setting_that_its_controls_take_and_that_can_be(make):
+    one, asked = make(), []
+    one.snippet.send, controls = asked.append, {control.model_id: control for control in one.controls.values()}
+    for button in one.presets.values():
+        button.click()
+        for control, trait, value in asked.pop()["moves"]:
+            setattr(controls[control], trait, value)
+            assert getattr(controls[control], trait) == value
+        assert REFUSED not in one.box._dom_classes, one.sentence.value
 
 
 def test_what_is_drawn_is_the_newest_of_two_threads(monkeypatch):

@@ -5,10 +5,11 @@ import json
 import altair as alt
 import pandas as pd
 import pytest
+import vl_convert
 
 from workbook.views import figures
 from workbook.views.live import spec_over
-from workbook.views.style import describe_rows, png, to_spec, tooltips
+from workbook.views.style import describe_rows, png, to_spec, tooltips, vegalite_version
 
 KINDS = ["one", "two"]
 ESTIMATES = pd.DataFrame(
@@ -65,6 +66,8 @@ def test_a_series_draws_lines_with_their_intervals(spread):
 
     spec = to_spec(make(CURVES))
     assert png(spec, scale=1).startswith(b"\x89PNG")
+    legends = vl_convert.vegalite_to_vega(spec, vl_version=vegalite_version())["legends"]
+    assert not any("strokeDash" in legend for legend in legends), "a symbol's edge would be dashed"
     kinds = [mark["type"] for mark, _ in layers(spec)]
     assert kinds == [*{"band": ["area"], "bars": ["rule"], None: []}[spread], "line", "point"]
     assert spec_over(make, {"table": CURVES})["layer"]

@@ -84,8 +84,9 @@ def test_no_chart_asks_for_letters_below_12_pixels():
 
 def test_panels_are_as_wide_as_the_text_and_a_readers_own_chart_as_wide_as_asked():
     part = learning_curve(curve(5)).properties(title="", width=200)
-    for chart in (part | part | part, part & (part | part), part.facet(column="step:N")):
-        _, about = bundle(chart.properties(description="Panels.").to_dict())
+    several = [part | part | part, part & (part | part), part.facet(column="step:N")]
+    for chart in [*(chart.properties(description="Panels.") for chart in several), learning_curve(curve(5)) & part]:
+        _, about = bundle(chart.to_dict())
         assert about["image/png"]["width"] == pytest.approx(style.WIDTH, abs=3)
     own = alt.Chart(curve(5)).mark_line().encode(x="step:Q", y="reward:Q").properties(width=200)
     assert 200 < bundle(own.to_dict())[1]["image/png"]["width"] < 300
@@ -103,6 +104,9 @@ def test_figures_are_numbered_in_the_order_of_drawing_and_keep_their_number(monk
     for _ in range(2):  # shown again it has one number still
         (data,) = shown(lambda: show(live, live))
         assert data["text/plain"].count("Fig. 4.1. ") == 1
+    heatmap = views.TokenHeatmap(table())
+    (data,) = shown(heatmap._ipython_display_)
+    assert {text[:10] for text in (data["text/plain"], heatmap.title)} == {"Fig. 4.3. "}
 
 
 @pytest.mark.parametrize(

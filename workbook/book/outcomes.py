@@ -20,7 +20,7 @@ import yaml
 from IPython.display import Markdown
 
 from workbook.claims.inference import NOT_MEASURED
-from workbook.claims.ledger import claim_of, format_effect, kept_ledger, predictions, registered
+from workbook.claims.ledger import claim_of, format_effect, kept_ledger, measured_of, predictions, registered
 from workbook.claims.sentences import outcome_badge, plain_outcome
 from workbook.colab import addresses_markdown
 from workbook.places import data_path
@@ -76,7 +76,7 @@ class Finding:
             return NUMBER.sub(lambda match: _number(match[1], percent=bool(match[2])), self.says)
         rows = [row_of(key) for key in self.when]
         found = [", ".join(dict.fromkeys((row.outcome, format_effect(row)))) for row in rows]  # once, if not measured
-        outcomes = "; ".join(f"{row.measured.rstrip('.')}: {what}" for row, what in zip(rows, found, strict=True))
+        outcomes = "; ".join(f"{measured_of(row)}: {what}" for row, what in zip(rows, found, strict=True))
         return f"**{self.question}** {outcomes}."
 
     def certainty(self) -> str:
@@ -258,7 +258,7 @@ class FigureCard:
         rows = ""
         for row in self.outcomes:
             number = html.escape(f"{format_effect(row)} {row.unit}".rstrip() + f" ({claim_of(row)})")
-            measured = f'<abbr title="{html.escape(row.key)}">{html.escape(row.measured.rstrip("."))}</abbr>'
+            measured = f'<abbr title="{html.escape(row.key)}">{html.escape(measured_of(row))}</abbr>'
             rows += f"<li>{outcome_badge(row.outcome)} {measured}: {number}</li>"
         more = f'<p>More: <a href="{self.figure.chapter}.ipynb">chapter {self.figure.chapter[:2]}</a></p>'
         return lines + (f"<p><b>What the ledger says.</b></p><ul>{rows}</ul>" if rows else "") + more

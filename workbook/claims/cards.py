@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from workbook.claims.ledger import SIGNS, format_effect, registered, stated_of
+from workbook.claims.ledger import SIGNS, format_effect, measured_of, registered, stated_of
 from workbook.views.style import NEUTRAL, SERIES, escape
 
 COLOURS = {"✓": SERIES[5], "✗": SERIES[1], "≈": SERIES[4]}  # of a sign, as in the chart of the ledger
@@ -27,7 +27,7 @@ class Outcomes:
     def __repr__(self) -> str:
         parts = []
         for key, row in self.rows.items():
-            lines = [row.measured, stated_of(row)]
+            lines = [measured_of(row), stated_of(row)]
             parts += [f"{key} ({row.role}): {row.outcome}"]
             parts += [_filled(line, "    ") for line in lines]
         return "\n".join(parts)
@@ -99,13 +99,13 @@ def _row_html(key: str, row) -> str:
     mark = SIGNS.get(row.outcome, "–")
     colour = COLOURS.get(mark, NEUTRAL)
     sign = f'<b style="color: {colour}; font-size: 1.15em">{mark}</b>'
-    about = row.words if row.role == "primary" else row.measured
-    about = f"{about[:1].upper()}{about[1:]}".rstrip(".")
+    about = row.words if row.role == "primary" else measured_of(row)
+    about = f"{about[:1].upper()}{about[1:]}"
     head = f'<span style="{WORDS} width: 11em; padding-right: 4px">{sign} <b>{escape(row.outcome)}</b></span>'
     head += f'<span style="{WORDS} width: min(100%, 22em); padding-right: 1em">{escape(about)}</span>'
     effect = escape(f"{format_effect(row)} {row.unit}".rstrip()) if math.isfinite(row.mean) else ""
     head += f'<span style="{WORDS} white-space: nowrap">{_bar(row, colour)} {effect}</span>'
-    more = f"<b>{escape(key)}</b> ({escape(row.role)}). {escape(row.measured.rstrip('.'))}: {escape(stated_of(row))}."
+    more = f"<b>{escape(key)}</b> ({escape(row.role)}). {escape(measured_of(row))}: {escape(stated_of(row))}."
     return (
         f'<details style="padding: 3px 0; border-bottom: 1px solid #8884"><summary style="cursor: pointer">{head}'
         f'</summary><p style="margin: 4px 0 6px 1em">{more}</p></details>'

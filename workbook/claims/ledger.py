@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pkgutil
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -27,6 +28,7 @@ SCALES = tuple(sorted((name for name in STUDIED if name != "tiny"), key=lambda n
 REMADE = "build/results"  # where the printed commands write, so that what is committed stays as it is
 NESTED = ("added", "looked", "policy_of", "values", "clean", "commits")  # columns of lists and dicts
 STALE = "data/results has changed since the ledger was kept; `python -m workbook claims --keep` computes it anew."
+MEANT = {"H2 all weights": "H2"}  # rows of the same: what they go on from, where it is not the sentence above
 SIGNS = {  # before an outcome; a dash before any other
     "supported": "✓",
     "contradicted": "✗",
@@ -368,6 +370,25 @@ def format_effect(row, digits: int = 3) -> str:
     if not np.isfinite(row.low):
         return f"{row.mean:.{digits}g}"
     return f"{row.mean:.{digits}g} [{row.low:.{digits}g}, {row.high:.{digits}g}]"
+
+
+def measured_of(row) -> str:
+    """What a row's number is of; where that begins with "the same", behind the sentence which it goes on from."""
+    return _measured_under(row.key, read_registration(row.study).outcomes)
+
+
+def _measured_under(key: str, outcomes: dict[str, Outcome]) -> str:
+    """Go back to the key before the last comma, else to the last sentence above that is whole."""
+    text = outcomes[key].sentence.rstrip(".")
+    if not _goes_on(text):
+        return text
+    whole = [name for name in list(outcomes)[: list(outcomes).index(key)] if not _goes_on(outcomes[name].sentence)]
+    parent = MEANT.get(key, key.rpartition(", ")[0])
+    return f"{_measured_under(parent if parent in outcomes else whole[-1], outcomes)}; {text[0].lower()}{text[1:]}"
+
+
+def _goes_on(sentence: str) -> bool:
+    return re.match("the same(?! as )", sentence, re.IGNORECASE) is not None
 
 
 def stated_of(row) -> str:

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Mapping
 
-from workbook.claims.ledger import registered, stated_of
+from workbook.claims.ledger import measured_of, registered, stated_of
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#a8480c", "#555555"
 PLAIN = {  # outcome: the word that a story has for it, and the word's colour
@@ -50,7 +50,7 @@ class ClaimLines:
 
 
 def _row(row) -> str:
-    return f"{row.key}, {row.outcome}: {row.measured.rstrip('.')}: {stated_of(row)}"
+    return f"{row.key}, {row.outcome}: {measured_of(row)}: {stated_of(row)}"
 
 
 def show_claims(sentences: Mapping[str, str], scale: str = "family") -> ClaimLines:

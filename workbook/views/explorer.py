@@ -72,6 +72,19 @@ class Shell:
         """Take it off the page and free it."""
         close(self.box)
 
+    def _preset_row(self, presets: dict[str, dict] | None) -> list[ipywidgets.Box]:
+        """`presets`, a button for each of {what it says: settings}, in a row; without any, no row.
+
+        A button moves the controls to its settings, and the others to where they began; it runs nothing.
+        """
+        start, self.presets = self.settings, {}
+        for label, moved in (presets or {}).items():
+            self.presets[label] = button = ipywidgets.Button(description=label, layout={"width": "auto"})
+            button.tooltip = f"Move the controls: {label}"
+            values = {self.controls[name]: value for name, value in (start | moved).items()}
+            button.on_click(lambda _, values=values: self.snippet.move(values))
+        return [ipywidgets.Box([*self.presets.values()], layout={"flex_flow": "row wrap"})] if presets else []
+
 
 class Explorer(Shell):
     """Controls over a chart; `display()` puts it on the page with a picture of the chart as its fallback.
@@ -115,9 +128,7 @@ class Explorer(Shell):
         for control in controls.values():
             control.observe(self._moved, "value")
         grid = control_grid(*controls.values(), self.reset_button)
-        self.presets = {label: self._preset_button(label, moved) for label, moved in (presets or {}).items()}
-        tries = ipywidgets.Box([*self.presets.values()], layout={"flex_flow": "row wrap"})
-        parts = [grid, *([tries] if presets else []), self.sentence, self.chart, self.snippet]
+        parts = [grid, *self._preset_row(presets), self.sentence, self.chart, self.snippet]
         self.box = ipywidgets.VBox(parts).add_class("workbook-explorer")
         self._update_text()
 
@@ -129,12 +140,6 @@ class Explorer(Shell):
     def reset(self) -> None:
         """Back to the settings that it began with."""
         self.set(**self._start)
-
-    def _preset_button(self, label: str, moved: dict) -> ipywidgets.Button:
-        button = ipywidgets.Button(description=label, tooltip=f"Try it: {label}", layout={"width": "auto"})
-        values = {control: (self._start | moved)[name] for name, control in self.controls.items()}
-        button.on_click(lambda _: self.snippet.move(values))
-        return button
 
     def _computed(self) -> dict[str, pd.DataFrame]:
         settings = self.settings
@@ -168,6 +173,7 @@ def browse(
     *,
     describe: Callable[[pd.DataFrame], str] | None = None,
     labels: dict[str, str] | None = None,
+    presets: dict[str, dict] | None = None,
     **look,
 ) -> Explorer:
     """An explorer of a committed table: rows chosen by menus, drawn as means over units with t intervals.
@@ -176,8 +182,8 @@ def browse(
 
     table: a row per unit (the column seed) and setting, as `unit_curve` takes it.  value: what is drawn, a column or a
     choice of several.  start: {column: the value that its menu begins with, or a control in its place}.  series: the
-    column that tells lines apart.  labels: {column: its menu's label}, of "value" too.  look: settings of
-    `curve_chart`.  Settings of which the table has no row are refused in a sentence.
+    column that tells lines apart.  labels: {column: its menu's label}, of "value" too.  presets: as of an Explorer.
+    look: settings of `curve_chart`.  Settings of which the table has no row are refused in a sentence.
     """
     values, labels = [value] if isinstance(value, str) else list(value), labels or {}
     controls = {}
@@ -206,7 +212,7 @@ def browse(
         by, kept = f", by={series!r}" if series else "", f"table[{rows}]" if rows else "table"
         return f"from workbook.statistics import unit_curve\n\nunit_curve({kept}, {x!r}, {shown!r}{by})"
 
-    return Explorer(compute, chart, controls, describe, code=code)
+    return Explorer(compute, chart, controls, describe, code=code, presets=presets)
 
 
 def frozen(explorer: Explorer, **grid: Sequence) -> dict:

@@ -108,8 +108,11 @@ def series(
     lines = base.mark_line(strokeWidth=2.5, clip=clip)
     if dash:
         dashes = (names.get("names") if dash == by else None) or table[dash].drop_duplicates().tolist()
+        settings = names.get("legend", ())
+        if points and dash == by and "symbolType" not in dict(settings or ()):
+            dashes, settings = [*dashes, ""], None  # scales of one domain have one legend, whose symbols were dashed
         scale = alt.Scale(domain=dashes, range=[DASHES[k % len(DASHES)] for k in range(len(dashes))])
-        legend = _legend(names.get("legend", ()), dashes)
+        legend = _legend(settings, dashes)
         lines = lines.encode(strokeDash=alt.StrokeDash(f"{dash}:N", sort=None, legend=legend, scale=scale))
         base, dots = (part.encode(detail=f"{dash}:N") for part in (base, dots))
     layers = [*under, *_reference(zero, threshold, "y")]

@@ -75,10 +75,10 @@ function panelTable({ title, headings, rows }, go) {
 
 function render({ model, el }) {
   const root = make("div", "token-heatmap", "", { "data-lm-suppress-shortcuts": "true" });  // the notebook has keys of its own
-  const [bar, walk, panes, tip, working, details, prompt, status] = ["bar", "bar", "panes", "tip", "busy", "details", "prompt", "message"].map(name => make("div", `th-${name}`));
+  const [caption, bar, walk, panes, tip, working, details, prompt, status] = ["title", "bar", "bar", "panes", "tip", "busy", "details", "prompt", "message"].map(name => make("div", `th-${name}`));
   for (const part of [details, status]) part.setAttribute("role", "status");
   Object.assign(tip, { role: "group", ariaLabel: "the token under the pointer" });
-  root.append(walk, bar, status, prompt, panes, tip, working, details);
+  root.append(caption, walk, bar, status, prompt, panes, tip, working, details);
   el.append(root);
   const set = (name, value) => { model.set(name, value); model.save_changes(); };
   const mode = () => model.get("mode") !== "auto" ? model.get("mode") : root.clientWidth && main.t.wide > root.clientWidth ? "read" : "align";
@@ -275,7 +275,7 @@ function render({ model, el }) {
     tip.childElementCount || tip.append(make("span", "th-hint", HINT));
   }
   let laid = "";
-  function lay() { root.dataset.mode = laid = mode(); for (const pane of drawn()) layOut(pane, model.get("title")); explain(); }
+  function lay() { caption.textContent = model.get("title"); root.dataset.mode = laid = mode(); for (const pane of drawn()) layOut(pane, model.get("title")); explain(); }
 
   root.onkeydown = event => {
     if (event.key === "m" && event.target.tagName !== "SELECT" && !event.ctrlKey && !event.metaKey) set("mode", mode() === "read" ? "align" : "read");

@@ -21,7 +21,7 @@ import traitlets
 from workbook.training import token_biography
 from workbook.training.messages import Stopped, reporting
 from workbook.views.live import show
-from workbook.views.style import dressed, limit, picture, printable, require, visible
+from workbook.views.style import dressed, entitled, figure_number, limit, picture, printable, require, visible
 from workbook.views.token_look import (
     MAX_CHARACTERS,
     PALETTE,
@@ -102,7 +102,7 @@ class TokenHeatmap(anywidget.AnyWidget):
             if isinstance(asked, int) and asked not in steps:
                 known = f"choose one of {steps[:8]}" if steps else NO_TOKENS
                 raise ValueError(f"step={asked} is not recorded: {known}")
-        self.explain, self.explanation = explain, None
+        self.explain, self.explanation, self._number = explain, None, ""
         self._asked, self._worker, self._lock = None, None, threading.Lock()
         self._first_step = self._shown_step = step if step is not None else max(steps, default=-1)
         column = printable(column or ("advantage" if self.run is None else "dlogp"))
@@ -152,9 +152,12 @@ class TokenHeatmap(anywidget.AnyWidget):
         others = [one[column] for one in self._ends or [self.table] if column in one and is_number(one[column])]
         scale = scale_of(column, *others) if others else None
         rows = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:PICTURE_ROLLOUTS])]
-        return picture(dressed(token_strip(rows, column, self.group, scale=scale).to_dict()))
+        return picture(entitled(dressed(token_strip(rows, column, self.group, scale=scale).to_dict()), self._number))
 
     def _ipython_display_(self, **_) -> None:
+        if not self._number:
+            self._number = figure_number(self.title)
+            self.title = self._number + self.title
         show(self, self)
 
     # -- what the page is sent -----------------------------------------------------------------------------------------
@@ -185,7 +188,7 @@ class TokenHeatmap(anywidget.AnyWidget):
         except UNREADABLE as error:
             self.message = printable(f"{self.compare} can't be shown: {error}")
         with self.hold_sync():
-            self.title = f"Tokens of group {self.group}{at}, rollout by rollout"
+            self.title = f"{self._number}Tokens of group {self.group}{at}, rollout by rollout"
             self.main, self.other = sent, other
             others = [f"step {step}" for step in self.steps if step != self.step]
             self.choices = others + [f"column {name}" for name in numbers]

@@ -147,6 +147,10 @@ class LiveChart(anywidget.AnyWidget):
             self._about = spec_over(self._chart, self._tables)["description"]
             self.spec = self.spec | {"description": number + self._about}
 
+    def fit(self) -> None:
+        """Make it as wide as the text with the rows that it shows now; as it is where it is so."""
+        self.spec = dressed(self.spec, self.data)
+
     def on_click(self, callback: Callable[[dict], None]) -> None:
         """Call `callback` with the row of a point that is clicked."""
         self.on_msg(lambda _, content, buffers: callback(content["clicked"]) if "clicked" in content else None)

@@ -37,7 +37,7 @@ class LiveStudy(Shell):
 
     compute, chart, describe: as in the module's docstring.  controls: {keyword of compute: ipywidget with a value}.
     tables: what the chart shows before the first run.  variables: {name in the reader's notebook: value}, compute's
-    first arguments.
+    first arguments.  presets: {what a button above the chart says: the settings that it moves to}; Run computes them.
 
     Attributes: `tables`, what is drawn; `drawn`, the settings that were computed last, None before.
     """
@@ -50,6 +50,7 @@ class LiveStudy(Shell):
         tables: dict[str, pd.DataFrame],
         describe: Callable[..., str] | None = None,
         variables: dict[str, object] | None = None,
+        presets: dict[str, dict] | None = None,
     ):
         self.compute, self.controls, self.tables, self.variables = compute, controls, tables, variables or {}
         self._describe, self._stop = describe or (lambda **_: ""), False
@@ -69,7 +70,8 @@ class LiveStudy(Shell):
         grid = control_grid(*controls.values())
         row = [self.run_button, self.stop_button, self.bar, self.line]
         buttons = ipywidgets.Box(row, layout={"flex_flow": "row wrap"})
-        self.box = ipywidgets.VBox([grid, buttons, self.sentence, self.chart, self.snippet])
+        tries = self._preset_row(presets)
+        self.box = ipywidgets.VBox([grid, *tries, buttons, self.sentence, self.chart, self.snippet])
         self.box.add_class("workbook-live-study")
         self.line.value = notice(NOT_YET)
         self._show_code()
@@ -110,6 +112,7 @@ class LiveStudy(Shell):
             with reporting(self._report, self._draw):
                 tables = self.compute(*self.variables.values(), **settings)
             self._draw(**tables)
+            self.chart.fit()
             self.drawn, self.bar.value = settings, 1.0
             self.sentence.value = notice(typeset(self._describe(**self.tables)))
             self.line.value = notice("Done.")
@@ -146,6 +149,7 @@ def live_tables(
     task=None,
     describe: Callable[..., str] | None = None,
     now: str | None = NOW,
+    presets: dict[str, dict] | None = None,
 ) -> LiveStudy:
     """A study that adds rows measured now, on a copy of the policy, to an explorer's own tables, in its own chart.
 
@@ -160,7 +164,7 @@ def live_tables(
     dict instead); ValueError where the settings can't be.  committed: the explorer's compute; it receives those
     controls that it names. Rows of a table that it lacks stand alone, and begin empty where committed gives them empty.
     now: what the column `series` calls the measured rows; None where measure names them.  chart, describe: of the
-    tables, as in the module's docstring; the chart must know `now` among its series.
+    tables, as in the module's docstring; the chart must know `now` among its series.  presets: as of a LiveStudy.
     """
 
     def joined(before: pd.DataFrame | None, measured: pd.DataFrame) -> pd.DataFrame:
@@ -181,7 +185,7 @@ def live_tables(
 
     start = _given_its_own(committed, {name: value_of(control) for name, control in controls.items()})
     given = policy and {"policy": private_copy(policy), "task": task}
-    return LiveStudy(compute, chart, controls, start, describe, given)
+    return LiveStudy(compute, chart, controls, start, describe, given, presets)
 
 
 def live_curve(
@@ -193,6 +197,7 @@ def live_curve(
     *,
     x: str = "x",
     now: str | list[str] = NOW,
+    presets: dict[str, dict] | None = None,
     **look,
 ) -> LiveStudy:
     """A study whose lines, measured now on a copy of the policy, are drawn over committed curves of the same quantity.
@@ -210,6 +215,7 @@ def live_curve(
     measure: (policy, task, **controls), without a policy (**controls) -> rows (x, line, value), or a ValueError.
     committed: a table with the columns series, x, mean, low, high, units.  now: the line or lines that measure yields.
     look: settings of `curve_chart`, such as paper, reference or scale, and of the lines' names and order, as `names`.
+    presets: as of a LiveStudy.
     The sentence says the first and last point of each line measured now.
     """
     lines = [now] if isinstance(now, str) else list(now)
@@ -239,7 +245,7 @@ def live_curve(
             parts.append(f"{name}: {', '.join(ends)}")
         return f"{'; '.join(parts)}." if parts else ""
 
-    return live_tables(points, curves, chart, controls, policy, task, ends, now=None)
+    return live_tables(points, curves, chart, controls, policy, task, ends, None, presets)
 
 
 def _given_its_own(function: Callable, settings: dict):

@@ -216,8 +216,14 @@ def hushed(spec: dict, shows: bool = False) -> dict:
 
 
 def dressed(spec: dict, data: dict | None = None) -> dict:
-    """A spec in the house's look, as wide as the text if it has a description; data: of tables that travel apart."""
+    """A spec in the house's look, as wide as the text if it has a description; data: of tables that travel apart.
+
+    Charts that were joined are described by their parts.
+    """
     spec = {**spec, "config": LOOK | spec.get("config", {})}
+    inner = spec.get("vconcat", spec.get("hconcat", []))
+    if joined := [part["description"] for part in inner if "description" in part]:
+        spec = {"description": " ".join(joined), **spec}
     if "description" not in spec:  # a reader's own, of the width that it was given
         return spec
     if isinstance(title := spec.get("title"), dict):
@@ -233,8 +239,9 @@ def dressed(spec: dict, data: dict | None = None) -> dict:
 
     scale, other = 1.0, 1.25  # of the panels' widths: on a straight line, but where a label is wider than its panel
     try:
-        at, beside = drawn(scale), drawn(other)
-        for _ in range(3):  # the secant's way to WIDTH
+        at = drawn(scale)
+        beside = at if abs(at - WIDTH) <= 2 else drawn(other)
+        for _ in range(6):  # the secant's way to WIDTH
             if abs(at - WIDTH) > 2 and at != beside:
                 step = (WIDTH - at) * (other - scale) / (beside - at)
                 scale, other, beside = max(0.1, scale + step), scale, at
@@ -258,20 +265,26 @@ FIGURE = re.compile(r"Fig\. \d+\.\d+\. ")
 _numbers: dict[tuple, int] = {}  # of (cell, title), in the order of drawing
 
 
-def numbered(spec: dict) -> dict:
-    """The spec with "Fig. 4.3" before its title: its chapter, and its place there in the order of drawing.
+def figure_number(title: str) -> str:
+    """ "Fig. 4.3. ", to stand before a figure's title: its chapter, and its place there in the order of drawing.
 
-    A cell run again keeps its numbers. Jupyter tells its kernels the notebook's name; where it does not, or `usermeta`
-    says that a chart is no figure, the spec stays as it is.
+    A cell run again keeps its numbers. Jupyter tells its kernels the notebook's name; "" where it does not.
     """
-    chapter, about = re.match(r"\d+", Path(os.environ.get("JPY_SESSION_NAME", "")).name), spec.get("description", "")
-    if chapter is None or not about or FIGURE.match(about) or "usermeta" in spec:
-        return spec
+    chapter = re.match(r"\d+", Path(os.environ.get("JPY_SESSION_NAME", "")).name)
+    if chapter is None:
+        return ""
     shell = get_ipython()
     asked = shell.kernel.get_parent() if hasattr(shell, "kernel") else {}
     cell = asked.get("metadata", {}).get("cellId") or getattr(shell, "execution_count", None)
-    place = _numbers.setdefault((cell, about.split(". ")[0]), len(_numbers) + 1)
-    return entitled(spec, f"Fig. {int(chapter[0])}.{place}. ")
+    return f"Fig. {int(chapter[0])}.{_numbers.setdefault((cell, title), len(_numbers) + 1)}. "
+
+
+def numbered(spec: dict) -> dict:
+    """The spec with its number, once, before its title; as it is where `usermeta` says that a chart is no figure."""
+    about = spec.get("description", "")
+    if not about or FIGURE.match(about) or "usermeta" in spec:
+        return spec
+    return entitled(spec, number) if (number := figure_number(about.split(". ")[0])) else spec
 
 
 def entitled(spec: dict, number: str) -> dict:
@@ -309,8 +322,7 @@ def picture(spec: dict) -> tuple[dict, dict]:
 
     Of a chart that can't be drawn it is text alone: the sentence that says why, below the description.
     """
-    parts = [part.get("description", "") for part in spec.get("vconcat", spec.get("hconcat", []))]  # of joined charts
-    description = printable(spec.get("description") or " ".join(filter(None, parts)) or "chart")
+    description = printable(spec.get("description") or "chart")
     try:
         image = png(spec)
     except ValueError as problem:

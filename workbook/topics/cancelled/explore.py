@@ -15,6 +15,7 @@ from workbook.views.style import SERIES
 SAMPLED = 16  # prompts of `policy_rows`, of which those that push are measured
 NEW_TOKENS = 48
 REWARD_MENU = [("by reward", None), ("permuted", 0)]
+COSINES = {"all tokens": "all", "shared words": "shared words"}  # the kinds of words that have one
 
 
 def policy_rows(policy, task, prompts: int = 10, group_size: int = 12, seed: int = 0) -> PushRows:
@@ -55,14 +56,21 @@ def explore_cancellation(rows: PushRows | Tables | None = None) -> Explorer:
         controls = {"prompts": power_slider(1, most, "prompts in the step")}
         if rows["cancelled/sums"]["rewards"].nunique() > 1:
             controls["rewards"] = menu(REWARDS[0], list(REWARDS), "rewards")
-        return Explorer(compute_measured, drawn[0], controls, drawn[1], {"tables": rows})
+        presets = {f"{most} prompts in the step": {"prompts": most}} if most > 1 else {}
+        return Explorer(compute_measured, drawn[0], controls, drawn[1], {"tables": rows}, presets=presets)
     most = int(rows.blocks.blocks["last"].max()) + 1
     controls = {
         "prompts": slider(1, 1, len(rows.groups), 1, "prompts in the step"),
         "rollouts": slider(min(8, most), 2, most, 1, "rollouts per prompt"),
         "permuted": menu(None, REWARD_MENU, "rewards"),
     }
-    return Explorer(compute_cancellation, drawn[0], controls, drawn[1], {"rows": rows})
+    presets = {
+        "two rollouts per prompt": {"rollouts": 2},
+        f"{most} rollouts per prompt": {"rollouts": most},
+        f"{len(rows.groups)} prompts in the step": {"prompts": len(rows.groups)},
+        "rewards permuted": {"permuted": 0},
+    }
+    return Explorer(compute_cancellation, drawn[0], controls, drawn[1], {"rows": rows}, presets=presets)
 
 
 def explore_curves(tables: Tables = FAMILY) -> Explorer:
@@ -74,6 +82,7 @@ def explore_curves(tables: Tables = FAMILY) -> Explorer:
         {"kind": "style", "rewards": REWARDS[0]},
         "series",
         labels={"kind": "shared words", "value": "shown"},
+        presets={f"cosine of {name}": {"value": "cosine", "kind": kind} for name, kind in COSINES.items()},
         x_title="rollouts in the step",
         y_title="share, chance or cosine, as chosen",
         title="More rollouts of one prompt, and more prompts",

@@ -83,9 +83,15 @@ def live_push(policy, task, prompts: int = 4) -> LiveStudy:
         "optimizer": menu("sgd", list(ONE_STEP_OPTIMIZERS), "optimizer"),
         **_sampling(prompts, 16),
     }
+    presets = {
+        "a sure token pushes": {"pushing": "sure"},
+        "worse rollouts push": {"side": "worse rollouts"},
+        "AdamW": {"optimizer": "adamw"},
+    }
     return live_curve(
         *(measure_push, family_push, controls, policy, task),
         x="lr",
+        presets=presets,
         now=[f"{kind}, now" for kind in charts.FOLLOWERS],
         names=[*charts.FOLLOWERS, *(f"{kind}, now" for kind in charts.FOLLOWERS)],
         x_title="learning rate (log scale)",
@@ -113,8 +119,9 @@ def live_mass(policy, task, prompts: int = 8) -> LiveStudy:
         **_sampling(prompts),
         "anchors": power_slider(8, 32, "anchor tokens of a prompt"),
     }
+    presets = {"through all weights": {"weights": "all weights"}, "rollouts of opposite signs": {"signs": "opposite"}}
     shown = charts.compute_mass, charts.mass_chart, controls
-    return live_tables(measure_mass, *shown, policy, task, charts.describe_mass)
+    return live_tables(measure_mass, *shown, policy, task, charts.describe_mass, presets=presets)
 
 
 # --- exercises

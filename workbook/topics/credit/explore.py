@@ -217,6 +217,7 @@ def explore_repeated() -> Explorer:
         "step",
         "gap",
         {"pool": _menu("training", POOLS, "prompts"), "matched": _menu("position", MATCHED, "alike in"), "nats": nats},
+        presets={"steps a tenth as long": {"nats": TINY_NATS}, "held-out prompts": {"pool": "held-out"}},
         log2=False,
         x_title="updates on the same batch",
         y_title=GAP,

@@ -10,7 +10,7 @@ _NAMES = {  # module: what it offers
     "topics.drift.study": "training_curves",
     "topics.drift.charts": (
         "arms_chart collapses curves_chart energy_chart fix_by_group_size_chart group_size_gaps loss_type_effects "
-        "loss_type_levels mechanisms_chart weights_chart"
+        "loss_type_levels mechanisms_chart objective_look weights_chart"
     ),
     "topics.drift.explore": "check_prefix_credit live_curves",
 }

@@ -11,10 +11,10 @@ from workbook.studies.registration import MIN_UNITS, registration_path
 from workbook.theory.choices import check_choice
 from workbook.topics.drift import claims
 from workbook.topics.drift.probe import two_word_share
-from workbook.topics.drift.study import COMPARED, CURVE_ARMS, CURVES, GROUP_SIZES, GROUPS
+from workbook.topics.drift.study import COMPARED, CURVE_ARMS, CURVES, GROUP_SIZES, GROUPS, STEPPED
 from workbook.views.charts import curve_chart
 from workbook.views.figures import INTERVAL, clear_of_zero, forest, panels, series
-from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows
+from workbook.views.style import NEUTRAL, SERIES, describe_rows
 
 CURVE_OUTCOMES = {  # column: title of its panel, and of the axis
     "value": ("exact held-out value", "reward"),
@@ -27,6 +27,7 @@ MECHANISMS = {  # what is read at groups of eight, along PPO and GSPO
     "agreement, all": ("output layer agrees, all tokens", "share"),
     "gap": ("value of boosted − suppressed tokens", "reward"),
 }
+OBJECTIVES = dict(zip(CURVE_ARMS[GROUPS], SERIES, strict=True)) | {"clip off": "#222222"}  # one colour in all charts
 LOSS_OUTCOMES = ("every", "shared", "permuted", "silent", "changed")
 SCALES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M, chat"}
 
@@ -128,6 +129,11 @@ def fix_by_group_size_chart(tables: Tables = FAMILY) -> alt.LayerChart:
 # --- along training
 
 
+def objective_look(names) -> dict:
+    """Settings of a chart whose lines are objectives: their names and colours, grey with permuted advantages."""
+    return {"names": [*names], "colors": [NEUTRAL if "permuted" in name else OBJECTIVES[name] for name in names]}
+
+
 def curves_of(outcomes, place: tuple[int, float], tables: Tables = FAMILY) -> pd.DataFrame:
     """Means over units along training, a line an arm: arm, batch, outcome, mean, low, high, units.
 
@@ -140,13 +146,13 @@ def curves_of(outcomes, place: tuple[int, float], tables: Tables = FAMILY) -> pd
     return pd.concat(parts, ignore_index=True)
 
 
-def outcome_panels(table: pd.DataFrame, outcomes: dict, by: str, title: str, subtitle: str, **look):
-    """A panel an outcome over generation batches, two in a row, a line for each name of `by`."""
+def outcome_panels(table: pd.DataFrame, outcomes: dict, by: str, title: str, subtitle: str, encode=None, **look):
+    """A panel an outcome over generation batches, two in a row, a line for each name of `by`; encode: more channels."""
     x, parts = alt.X("batch:Q", title="generation batches").axis(tickMinStep=1, format="d"), []
     for name, (head, unit) in outcomes.items():
         y = alt.Y("mean:Q", title=unit).scale(zero=False)
         part = series(table, x, y, by, title=head, form=".4f", height=150, **look)
-        parts.append(part.transform_filter(alt.datum.outcome == name))
+        parts.append(part.transform_filter(alt.datum.outcome == name).encode(**encode or {}))
     rows = [alt.hconcat(*parts[k : k + 2], spacing=14) for k in range(0, len(parts), 2)]
     ends = table.sort_values("batch").groupby([by, "outcome"], sort=False).tail(1)
     words = "; ".join(f"{row[by]}, {row['outcome']}: {row['mean']:.3g}" for _, row in ends.iterrows())
@@ -159,7 +165,7 @@ def curves_chart(place: tuple[int, float] = GROUPS, tables: Tables = FAMILY) -> 
     title = "Along training: what each objective earns, and what it moves that no reward asks for"
     subtitle = f"means over six policies, groups of {place[0]}; four AdamW steps on each batch, learning rate 3e-4"
     names = [*CURVE_ARMS[place], *(name for name in curves["arm"].unique() if "permuted" in name)]
-    look = {"names": names, "colors": [*SERIES, NEUTRAL], "spread": None, "dash": "arm"}
+    look = objective_look(names) | {"spread": None, "dash": "arm"}
     return outcome_panels(curves, CURVE_OUTCOMES, "arm", title, subtitle, **look)
 
 
@@ -172,7 +178,7 @@ def weights_chart(size: int = 2, tables: Tables = FAMILY) -> alt.VConcatChart:
     names = [*claims.BOTH, *(f"{name}, permuted" for name in claims.BOTH)]
     title = "The same run with unequal and with equal weights: what style words pay"
     subtitle = f"GSPO in groups of {size}; mean and 95 % t interval over {rows['seed'].nunique()} policies"
-    colors = [ACCENT, "#222222", "#8fc1cd", "#a8a8a8"]
+    colors = [OBJECTIVES["GSPO"], "#222222", "#dfbde7", "#a8a8a8"]
     return outcome_panels(curves, outcomes, "arm", title, subtitle, names=names, colors=colors)
 
 
@@ -181,7 +187,7 @@ def mechanisms_chart(tables: Tables = FAMILY) -> alt.VConcatChart:
     curves = curves_of(MECHANISMS, GROUPS, tables)
     title = "Along training: the output layer as a proxy, and the gap in value"
     subtitle = "means and 95 % t intervals over six policies, groups of eight"
-    return outcome_panels(curves, MECHANISMS, "arm", title, subtitle, names=sorted(curves["arm"].unique()))
+    return outcome_panels(curves, MECHANISMS, "arm", title, subtitle, **objective_look(STEPPED))
 
 
 # --- the losses of TRL

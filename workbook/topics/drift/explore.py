@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from contextlib import suppress
 
+import altair as alt
 import pandas as pd
 import torch
 
 from workbook.studies.record import NotMeasured
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.theory.advantages import group_advantages, prefix_credit
-from workbook.topics.drift.charts import CURVE_OUTCOMES, curves_of, outcome_panels
+from workbook.topics.drift.charts import CURVE_OUTCOMES, curves_of, objective_look, outcome_panels
 from workbook.topics.drift.study import ARMS, GROUPS, LR, PAIRS, training_curves
 from workbook.topics.grading import answer_of, grade
 from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
@@ -71,9 +72,18 @@ def live_curves(policy, task, batches: int = 4, group_size: int = 2) -> LiveStud
 
     def chart(curves):
         title = "Two objectives along training"
-        subtitle = "trained now, on this policy, beside means over six policies at the study's rate and clip ranges"
-        look = {"names": (), "spread": None, "legend": {"columns": 3}}  # names: of whichever objectives are chosen
-        return outcome_panels(curves, CURVE_OUTCOMES, "series", title, subtitle, **look)
+        subtitle = (
+            "bold: trained now, on this policy; pale: means over six policies at the study's rate and clip ranges"
+        )
+        look = objective_look([*ARMS, PERMUTED.removeprefix(", ")])
+        color = alt.Color("objective:N", legend=alt.Legend(title=None, orient="bottom", columns=4, symbolOpacity=1))
+        color = color.scale(domain=look["names"], range=look["colors"])
+        pale = alt.condition(f"test(/{MEASURED}/, datum.series)", alt.value(0.4), alt.value(1))
+        more = {"detail": "series:N", "opacity": pale}
+        look = {"color": color, "spread": None, "shape": False}
+        parts = outcome_panels(curves, CURVE_OUTCOMES, "series", title, subtitle, more, **look)
+        named = f"test(/permuted/, datum.series) ? 'permuted' : replace(datum.series, '{MEASURED}', '')"
+        return parts.transform_calculate(objective=named)
 
     def describe(curves) -> str:
         ends = curves[~curves["series"].str.endswith(MEASURED)]

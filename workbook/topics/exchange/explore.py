@@ -36,7 +36,12 @@ def explore_exchange() -> Explorer:
         "transform": menu("none", list(TRANSFORMS), "transform"),
         "follows_reward": slider(0.0, 0.0, 1.0, 0.05, "follows the reward"),
     }
-    return Explorer(compute_exchange, charts.exchange_chart, controls, describe)
+    presets = {
+        "drift of 0.3": {"drift": 0.3},
+        "lengths and drift follow the reward": {"follows_reward": 1.0},
+        "sequence ratio, 1/T and clip together": {"clipping": "asymmetric", "drift": 0.3, "per_length": True},
+    }
+    return Explorer(compute_exchange, charts.exchange_chart, controls, describe, presets=presets)
 
 
 def explore_kl_drift() -> Explorer:
@@ -71,7 +76,8 @@ def explore_solutions() -> Explorer:
         "transform": menu("none", list(TRANSFORMS), "transform"),
         "group_size": slider(8, 2, 32, 1, "group size"),
     }
-    return Explorer(compute_solutions, charts.solutions_chart, controls, describe)
+    presets = {"natural gradient": {"operator": "natural gradient"}, "min-replace": {"transform": "min-replace"}}
+    return Explorer(compute_solutions, charts.solutions_chart, controls, describe, presets=presets)
 
 
 # --- exercises

@@ -49,8 +49,13 @@ def live_flips(policy, task, prompts: int = 16) -> LiveStudy:
         "eps": menu(EPS, list(EPSILONS), "eps (nats)"),
         **_sampling(prompts, 64, "prompts in the batch"),
     }
+    presets = {
+        "eps of 0.1 nats": {"eps": 0.1},
+        "plain SGD": {"optimizer": "sgd"},
+        "advantages permuted": {"signs": "permuted"},
+    }
     shown = charts.compute_flips, charts.flips_chart, controls
-    return live_tables(measure_flips, *shown, policy, task, charts.describe_flips, now=None)
+    return live_tables(measure_flips, *shown, policy, task, charts.describe_flips, None, presets)
 
 
 # --- exercises

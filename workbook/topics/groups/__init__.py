@@ -14,8 +14,8 @@ _NAMES = {  # module: what it offers
     "topics.groups.expected": "Word compute_mixed compute_parts push_moments",
     "topics.groups.charts": "frequency_chart gradients_meet_chart group_size_chart training_chart",
     "topics.groups.explore": (
-        "OPENINGS check_net_push check_rloo check_shared_push check_signs explore_gradients_meet explore_growing "
-        "explore_mixed explore_parts"
+        "OPENINGS PART_SETTINGS check_net_push check_rloo check_shared_push check_signs explore_gradients_meet "
+        "explore_growing explore_mixed explore_parts"
     ),
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

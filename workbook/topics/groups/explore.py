@@ -58,7 +58,25 @@ def explore_growing() -> Explorer:
         "p_right": slider(0.5, 0.05, 0.95, 0.05, "probability of “9”"),
         "draw": slider(0, 0, 50, 1, "random draw"),
     }
-    return Explorer(compute_growing, charts.growing_chart, controls, describe)
+    presets = {
+        "another draw": {"draw": 1},
+        "one with seven right answers": {"draw": 5},
+        "one in which a rollout says “makes”": {"draw": 6},
+        "only the right answers push": {"estimator": "positive_only"},
+    }
+    return Explorer(compute_growing, charts.growing_chart, controls, describe, presets=presets)
+
+
+PART_SETTINGS = {  # of `compute_parts`
+    "groups of 2": {"group_size": 2},
+    "groups of 8": {},
+    "groups of 32": {"group_size": 32},
+    "sampler at 0.7": {"temperature": 0.7},
+    "… and positive only": {"temperature": 0.7, "estimator": "positive_only"},
+    "1/length": {"weights": "1/length, right and wrong alike"},
+    "… wrong twice as long": {"weights": "1/length, wrong twice as long"},
+    "8 prompts": {"prompts": 8},
+}
 
 
 def explore_parts() -> Explorer:
@@ -76,6 +94,7 @@ def explore_parts() -> Explorer:
         signal_noise_chart,
         controls,
         lambda table: f"{describe_parts(table)} {describe_parts(table, 'style')}",
+        presets=PART_SETTINGS,
     )
 
 

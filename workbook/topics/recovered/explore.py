@@ -92,4 +92,11 @@ def explore_recovered() -> Explorer:
         "group_size": slider(8, 2, 16, 1, "rollouts per prompt"),
         "rule": menu("grpo", RULES, "rule"),
     }
-    return Explorer(compute_recovered, signal_noise_chart, controls, describe_parts)
+    presets = {
+        "more prompts": {"prompts": 8},
+        "more rollouts per prompt": {"group_size": 16},
+        "positive-only": {"rule": "positive_only"},
+        "permuted advantages: the floor": {"rule": "permuted"},
+        "known credit: the ceiling": {"rule": "oracle"},
+    }
+    return Explorer(compute_recovered, signal_noise_chart, controls, describe_parts, presets=presets)

@@ -102,7 +102,13 @@ def explore_world() -> Explorer:
     def describe(words: pd.DataFrame, start: pd.DataFrame) -> str:
         return f"The book's worlds at these levels: {', '.join(start['world'].unique()) or 'none'}."
 
-    return Explorer(compute_world, world_chart, controls, describe)
+    presets = {
+        "twelve forced words a step": {"forced_words": 12},
+        "eleven steps": {"steps": 11},
+        "likeliest words all right": {"wrong_modes": 0.0, "error_rate": 0.2},
+        "two thirds of them wrong": {"wrong_modes": 0.6667},
+    }
+    return Explorer(compute_world, world_chart, controls, describe, presets=presets)
 
 
 def compute_walk(prompt: int = 0, way: int = 0, wrong_modes: float = 0.0, error_rate: float = 0.35) -> dict:
@@ -182,4 +188,9 @@ def live_rules(world: str = "world:third") -> LiveStudy:
     look |= {"x_title": "sampled tokens, thousands", "y_title": "exact value, held-out prompts", "follows": True}
     look |= {"title": "Four rules in one world: its ten policies, and a run of one of them now", "log2": False}
     look |= {"subtitle": "circles, 95 % t intervals: ten policies (unmeasured worlds: their start); diamonds: now"}
+    look["presets"] = {
+        "another policy": {"number": 1},
+        "half the rate": {"lr": 5e-4},
+        "a world whose likeliest words are right": {"world": "world:plain"},
+    }
     return live_curve(measure_rules, measured_rules, controls, x="tokens", now=now, **look)
