@@ -144,7 +144,7 @@ class LiveChart(anywidget.AnyWidget):
         """Make the description that of what is drawn now."""
         if self.version and self._tables and self._about:
             number = self.spec["description"].removesuffix(self._about)
-            self._about = spec_over(self._chart, self._tables)["description"]
+            self._about = spec_over(self._chart, self._tables).get("description", self._about)
             self.spec = self.spec | {"description": number + self._about}
 
     def fit(self) -> None:
