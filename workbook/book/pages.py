@@ -42,7 +42,7 @@ CONFIG = {
     "html_title": TITLE,
     "extensions": ["myst_nb", "sphinx_design", "sphinx.ext.githubpages", __name__],
     "html_theme": "sphinx_book_theme",
-    "html_theme_options": {"show_navbar_depth": 1, "home_page_in_toc": True},
+    "html_theme_options": {"show_navbar_depth": 1, "home_page_in_toc": True, "footer_content_items": []},
     "html_static_path": [str(STATIC)],
     "html_css_files": ["heatmap.css", "book.css"],
     "html_js_files": [("book.js", {"defer": "defer"})],

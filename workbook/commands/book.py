@@ -168,7 +168,7 @@ def add_commands(commands) -> None:
     claims.add_argument("--folder", help="of the studies' tables (default: data/results)")
     claims.set_defaults(command=kept(_claims, "scale", "claim"))
 
-    findings = commands.add_parser("findings", help="what the book found and how sure that is, from the ledger")
+    findings = commands.add_parser("findings", help="what the book found, how sure; --decisions: what to set in TRL")
     findings.add_argument("--decisions", action="store_true", help="what to do about it, setting by setting")
     findings.add_argument("--readme", metavar="FILE", help="write them between a file's findings marks")
     findings.set_defaults(command=kept(_findings, "decisions"))

@@ -129,7 +129,7 @@ def add_commands(commands) -> None:
     estimators.add_argument("--try", dest="rule", metavar="RULE", help="give four made-up rollouts to own:credit.py:f")
     estimators.set_defaults(command=kept(_estimators))
 
-    forecast = commands.add_parser("forecast", help="memory that probes need, for models of 0.5B to 7B")
+    forecast = commands.add_parser("forecast", help="memory of probes, 0.5B to 7B; of training: chapter 11")
     forecast.add_argument("--rollouts", type=as_count(1), nargs="+", default=[64, 1_000], help="(default: 64 1000)")
     forecast.add_argument("--tokens", type=as_count(1), default=1_000, help="of a completion (default: 1000)")
     forecast.set_defaults(command=kept(_forecast, "rollouts", "tokens"))
