@@ -106,7 +106,8 @@ class LogForm:
 
     def _uploaded(self, change) -> None:
         """Keep the files, and read them: one by itself, several as a folder."""
-        folder = Path(tempfile.mkdtemp(dir=self._folder.name))
+        folder = Path(tempfile.mkdtemp(dir=self._folder.name), "uploads")  # as the status line calls them
+        folder.mkdir()
         for file in change["new"]:
             (folder / Path(file["name"]).name).write_bytes(bytes(file["content"]))
         self.read(next(folder.iterdir()) if len(change["new"]) == 1 else folder)
