@@ -209,7 +209,7 @@ def conclude(row: dict, primaries: int, control: dict | None = None) -> tuple[st
         elif here == EQUIVALENT and row["role"] != "control":  # a control that shows nothing has its claim's row
             return NOT_TESTABLE, here, f"it names no positive control; {reason}"
     elif here == INCONCLUSIVE:
-        detectable = f"80 % power for {row['detectable']:.2g} {unit}".rstrip()
+        detectable = f"80 % power for a distance of {row['detectable']:.2g} {unit}".rstrip()
         reason = f"its interval reaches both sides of {c:g}; {detectable} or more"
     else:
         reason = f"its whole interval lies {'above' if row['low'] > c else 'below'} {c:g}"

@@ -132,5 +132,5 @@ def headline(table: pd.DataFrame) -> str:
         octaves = f"{known['tokens']:.2f} [{known['tokens_low']:.2f}, {known['tokens_high']:.2f}]"
         value = f"{free['value']:+.3f} [{free['value_low']:+.3f}, {free['value_high']:+.3f}]"
         texts.append(f"{world}, known credit is {octaves} octaves of tokens ahead of plain group advantages, and ")
-        texts[-1] += f"entropy minimisation, which sees no reward, ends {value} beside them in value."
+        texts[-1] += f"entropy minimisation, which sees no reward, differs from them in final value by {value}."
     return " ".join(f"In world {text}" for text in texts)
