@@ -38,6 +38,7 @@ UNFIT = (  # what transformers, peft and bitsandbytes raise for models that they
     SafetensorError,
 )  # fmt: skip
 MAX_MESSAGE = 140  # characters of another package's
+TUNED = "smollm2:"  # how names of `workbook.policies.tuned` begin
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
 ALTERNATIVES = 'the policies that need no hub are "bundled", "smollm2-135m", "gemma3-270m" and any local folder'
 
@@ -68,7 +69,7 @@ def load_policy(
     name: str | Path, quantization: str | None = None, lora=None,
     dtype: str | torch.dtype = "auto", device: str | torch.device | None = None, seed: int = 0,
 ) -> Policy:  # fmt: skip
-    """Load a policy: name is "bundled", one of PACKAGED, of "family:" or "world:", a local folder, or a hub id.
+    """Load a policy: name is "bundled", one of PACKAGED, of "family:", "world:" or "smollm2:", a folder, or a hub id.
 
     quantization is None or "nf4" (bitsandbytes, double quantization, on cpu or cuda; without lora it serves inference).
     lora is None, a rank (adapters on every linear layer but the output head, alpha = 2 * rank, no dropout) or a peft
@@ -91,6 +92,8 @@ def load_policy(
     folder, source = locate(name)
     _check_files(folder)
     model, tokenizer = _read_model(folder, quantization, dtype, device), _read_tokenizer(folder)
+    if name.startswith(TUNED):
+        import_module("workbook.policies.tuned").merge(model, name)
     kind = type(model).__name__
     try:
         if lora is not None:
@@ -101,8 +104,8 @@ def load_policy(
         raise ValueError(f"{kind} cannot be used{options}: {_first_sentence(problem)}") from None
     provenance = {
         "name": name,
-        **source,
         "sha256": _weights_sha256(folder),
+        **source,
         "dtype": str(dtype).removeprefix("torch."),
         "dtype_reason": reason,
         "device": str(device),
@@ -139,6 +142,8 @@ def locate(name: str) -> tuple[Path, dict]:
         folder = family.member_folder(family.member_of(name))
     elif name.startswith("world:"):
         folder = import_module("workbook.policies.worlds").policy_folder(name)
+    elif name.startswith(TUNED):
+        return import_module("workbook.policies.tuned").base_of(name)
     elif name and (folder := Path(name).expanduser()).is_dir():
         pass
     elif re.fullmatch(HUB_ID, name):

@@ -5,7 +5,8 @@ laid beside what another does.
 
 At the scale "family" a seed is a unit: a policy of the family and prompts of its own. The ten policies are those that
 data/family holds, one after another; `dialled` gives the same unit on a member with other dials. At the scale of a
-world, "world:<name>", units are the world's ten policies in the same way, and those of the role "tuning" its others.
+world, "world:<name>", or of a tuned model, "smollm2:<task>", units are its policies in the same way, and those of the
+role "tuning" its others.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.loop import Readings
-from workbook.studies.registration import ALL_WORLDS, SCALES, WORLD_SCALES, check_scale
+from workbook.studies.registration import ALL_WORLDS, POLICY_SCALES, SCALES, WORLD_SCALES, check_scale
 from workbook.tasks import get_task
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.theory.choices import check_choice
@@ -45,8 +46,8 @@ class Bench:
     """One seed of one scale; policy and rollouts are made when first asked for.
 
     data_seed, held_out_seed: of the training prompts and of the held-out ones. Those differ modulo 8, so on the chain
-    task no prompt is in both, whichever seeds are compared. role: "unit", or at the scale of a world "tuning": one of
-    its other policies, on prompts that no unit has. dials: of `Member`, at the scale "family" alone.
+    task no prompt is in both, whichever seeds are compared. role: "unit", or at a scale with policies of its own
+    "tuning": one of the others, on prompts that no unit has. dials: of `Member`, at the scale "family" alone.
     loaded: {name: SHA-256 of the weights} of every policy of the unit that was loaded, here or on a dialled bench.
     results: folder of results that the unit is measured for; parts: where it keeps what is done of it (`kept`), if any.
 
@@ -63,7 +64,7 @@ class Bench:
         check_scale(scale)
         if scale == ALL_WORLDS:
             raise ValueError(f"scale {scale!r} puts worlds side by side: take one of {', '.join(WORLD_SCALES)}.")
-        check_choice("role", role, ("unit", "tuning") if scale in WORLD_SCALES else ("unit",))
+        check_choice("role", role, ("unit", "tuning") if scale in POLICY_SCALES else ("unit",))
         self.scale, self.seed, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
         self.loaded: dict[str, str | None] = {}
         self._readings: dict[int, Readings] = {}
@@ -75,10 +76,12 @@ class Bench:
             options = {name: value for name, value in member.task_options.items() if value != getattr(Member(0), name)}
             self.scale = replace(self.scale, policy=member.name, task_options=options, max_new_tokens=length)
             self.data_seed = SEED_CLASSES * seed + seed % TRAINING_CLASSES
-        elif scale in WORLD_SCALES and not dials:
-            own = import_module("workbook.policies.worlds").world_seeds(scale.removeprefix("world:"), role)
-            names = {"policy": f"{scale},seed={own[seed % len(own)]}"}
-            self.scale = replace(self.scale, **names, max_new_tokens=get_task(scale).longest)
+        elif scale in POLICY_SCALES and not dials:
+            world, name = scale in WORLD_SCALES, scale.partition(":")[2]
+            policies = import_module(f"workbook.policies.{'worlds' if world else 'tuned'}")
+            own = (policies.world_seeds if world else policies.tuned_seeds)(name, role)
+            longest = get_task(self.scale.task, **self.scale.task_options).longest
+            self.scale = replace(self.scale, policy=f"{scale},seed={own[seed % len(own)]}", max_new_tokens=longest)
             self.data_seed = SEED_CLASSES * seed + (seed % TRAINING_CLASSES if role == "unit" else TUNING_CLASS)
         elif dials:
             raise ValueError(f"dials={dials} belong to the policies of scale 'family'; scale {scale!r} has one policy.")

@@ -351,7 +351,7 @@ class Readings:
         """The readings of a later policy."""
         if self.drift is None:
             return dict.fromkeys(READ, float("nan"))
-        values, report = expected_reward(policy, self.task, self.held_out), self.drift.report(policy)
+        values, report = self.values(policy), self.drift.report(policy)
         style, solutions = learning_tax(report).mean(), report.groupby(["group", "solution"])["logp_after"].sum()
         return {
             "value": float(values.mean()),
@@ -360,3 +360,7 @@ class Readings:
             "pass_at_8": float((1 - (1 - values) ** TRIES).mean()),
             "logp_right": float(solutions.mean()),
         }
+
+    def values(self, policy) -> Float[Tensor, " P"]:
+        """The value of each held-out prompt."""
+        return expected_reward(policy, self.task, self.held_out)

@@ -27,6 +27,7 @@ import pandas as pd
 from workbook.places import clone, data_path
 from workbook.studies.registration import (
     ALL_WORLDS,
+    POLICY_SCALES,
     SCALES,
     WORLD_SCALES,
     Outcome,
@@ -61,6 +62,9 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "recovered": "topics.recovered.study:recovered_study",
     "recovered_dials": "topics.recovered.study:recovered_dials_study",
     "recovered_members": "topics.recovered.study:recovered_members_study",
+    "smollm2_probes": "topics.language.study:probes_study",
+    "smollm2_rates": "topics.language.training:rates_study",
+    "smollm2_training": "topics.language.training:training_study",
     "training_curves": "topics.drift.study:training_curves_study",
     "value_gap": "topics.credit.study:value_gap_study",
     "worlds": "topics.worlds.study:worlds_study",
@@ -73,7 +77,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "worlds_start": "topics.worlds.study:start_study",
     "worlds_values": "topics.worlds.study:values_study",
 }
-TUNING = ("arena_rates", "worlds_rates")  # studies of a world's tuning policies
+TUNING = ("arena_rates", "smollm2_rates", "worlds_rates")  # studies of the tuning policies of a scale
 KEPT = ("coupling", "flips")  # studies whose tables can be read still, and whose measuring code has left
 
 PROVENANCE = ["unit", "created", "commit", "modified", "registration", "policy"]
@@ -128,7 +132,7 @@ def measure(
     for seed, place in zip(seeds, folders, strict=True):
         if place.exists():
             continue
-        role = "tuning" if study in TUNING and scale in WORLD_SCALES else "unit"
+        role = "tuning" if study in TUNING and scale in POLICY_SCALES else "unit"
         bench, began = Bench(scale, seed, role), time.perf_counter()
         stated = registration and registration.hash
         bench.results, bench.parts = folder, _parts(place, made_with(bench.policy)["git"], stated)

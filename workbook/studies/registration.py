@@ -59,8 +59,14 @@ SCALES = {
 # a scale per world, whose units are its policies; completions are as long as its task's
 WORLDS = yaml.safe_load(data_path("worlds", "worlds.yaml").read_text(encoding="utf-8"))
 WORLD_SCALES = {name: Scale(name, name, name, 64, 64, 8, 0, 10) for name in map("world:{}".format, WORLDS)}
+# SmolLM2 tuned to a task, whose units are policies, too (data/smollm2): sums in a sentence, and wrong ones that ramble
+TUNED_SCALES = {
+    "smollm2:sums": Scale("smollm2:sums", "smollm2:sums,seed=1", "sums", 96, 24, 8, 12, 6),
+    "smollm2:ramble": Scale("smollm2:ramble", "smollm2:ramble,seed=1", "sums", 96, 24, 8, 24, 6, {"ramble": 6}),
+}
+POLICY_SCALES = WORLD_SCALES | TUNED_SCALES  # with policies of their own, for units and for tuning
 ALL_WORLDS = "worlds"  # the scale whose units are worlds: the places of their names in worlds.yaml
-SCALES |= WORLD_SCALES | {ALL_WORLDS: Scale(ALL_WORLDS, "", "", 0, 0, 8, 0, len(WORLD_SCALES))}
+SCALES |= POLICY_SCALES | {ALL_WORLDS: Scale(ALL_WORLDS, "", "", 0, 0, 8, 0, len(WORLD_SCALES))}
 
 
 def check_scale(name: str) -> None:

@@ -248,15 +248,15 @@ def as_prompt(text: str, chat: bool) -> str | list[dict[str, str]]:
 
 # How a task's name begins, and what makes it: imported when it is asked for, as reasoning-gym takes seconds
 MAKERS = {"chain": "chain.Chain", "walk": "walk.Walk", "gym:": "gym.Gym", "hub:": "hub.Hub", "own:": "own.own_task"}
-MAKERS |= {"world:": "worlds.world_task"}
+MAKERS |= {"world:": "worlds.world_task", "sums": "sums.Sums"}
 
 
 def get_task(name: str, /, **options: Any) -> Task:
-    """Return the task of a name: "chain", "walk", "world:<name>" of data/worlds, "gym:<dataset>" of reasoning-gym,
-    "hub:<dataset>" by hub id or local folder, "own:<data file>" by the path of a CSV or JSON-lines file.
+    """Return the task of a name: "chain", "walk", "sums", "world:<name>" of data/worlds, "gym:<dataset>" of
+    reasoning-gym, "hub:<dataset>" by hub id or local folder, "own:<data file>" by the path of a CSV or JSON-lines file.
 
-    options: for chain the fields of `Chain`, for walk those of `Walk`; for gym those of that data set's config, and
-    chat; for hub prompt_column, answer_column, split, subset and chat; for own reward and chat; for world none.
+    options: for chain, walk and sums the fields of `Chain`, `Walk` and `Sums`; for gym those of that data set's config,
+    and chat; for hub prompt_column, answer_column, split, subset and chat; for own reward and chat; for world none.
     Raises ValueError in one sentence on any other name or option.
 
     >>> get_task("chain", operands=3).dataset(1, seed=0).column_names
@@ -265,7 +265,7 @@ def get_task(name: str, /, **options: Any) -> Task:
     family, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
     if family + colon not in MAKERS or bool(colon) != bool(rest):
         raise ValueError(
-            f"task is {short(name, 200)}, but must be 'chain', 'walk', 'world:<name>', 'gym:<dataset>', "
+            f"task is {short(name, 200)}, but must be 'chain', 'walk', 'sums', 'world:<name>', 'gym:<dataset>', "
             "'hub:<dataset id or local folder>' or 'own:<data file>'."
         )
     module, _, maker_name = MAKERS[family + colon].partition(".")

@@ -1,0 +1,121 @@
+"""Make the committed policies tuned of SmolLM2-135M, and describe their starts: two for tuning and six units a task.
+
+    python data/smollm2/make_smollm2.py              both tasks
+    python data/smollm2/make_smollm2.py sums         one
+
+Per task, adapters of rank 8 on queries and values are trained one after another, of seeds 1, 2, 3, ..., on the task's
+own demonstrations: prompts of one class of seeds, and words and errors drawn with the seed. They are rounded to 16 bits
+and described as rounded, merged into the base. One is passed over whose sampled reward lies outside VALUES, or of whose
+groups of 8 too few have different rewards: fewer than MIXED would leave no 64 prompts that push among those sampled.
+The first two others serve tuning, the next six are the units. What is there is not made again.
+"""
+
+import argparse
+import json
+import random
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from workbook.places import file_hash
+from workbook.policies.load import Policy, load_policy
+from workbook.policies.models import evaluating, seeded
+from workbook.policies.sft import DATA_SEED, EVAL_SEED
+from workbook.policies.tuned import BASE, TUNED, add, on_q_and_v, packed
+from workbook.rollouts.sample import sample_rollouts
+from workbook.rollouts.scoring import pad_rows, rollout_logps
+from workbook.studies.registration import SCALES
+from workbook.tasks import get_task
+
+HERE = Path(__file__).parent
+STEPS, BATCH, LEARNING_RATE, WARMING = 120, 32, 2e-3, 10
+DIGITS = 3.0  # weight of a result's digits in the loss: a fifth of the tokens, and the hard ones
+PROMPTS, GROUP_SIZE = 64, 8  # of the description
+VALUES, MIXED = (0.1, 0.5), 0.7
+ROLES = ["tuning"] * 2 + ["unit"] * 6
+
+
+def loss_of(policy: Policy, task, prompts: list[str], rng: random.Random) -> torch.Tensor:
+    """Weighted mean of -log p over the tokens of a demonstration of each prompt, nats."""
+    texts, (model, tokenizer) = [task.demonstrate(prompt, rng) for prompt in prompts], (policy.model, policy.tokenizer)
+    asked, said = (tokenizer(rows, add_special_tokens=False)["input_ids"] for rows in (prompts, texts))
+    said = [[*row, tokenizer.eos_token_id] for row in said]
+    digits = torch.tensor(tokenizer.convert_tokens_to_ids([*"0123456789"]))
+    given = pad_rows(asked, tokenizer.pad_token_id, side="left"), pad_rows(said, tokenizer.pad_token_id, side="right")
+    (prompt_ids, prompt_mask), (ids, mask) = given
+    weights = torch.where(torch.isin(ids, digits), DIGITS, 1.0) * mask
+    return -(weights * rollout_logps(model, prompt_ids, prompt_mask, ids, mask)).sum() / weights.sum()
+
+
+def train(policy: Policy, task, seed: int, steps: int = STEPS, batch: int = BATCH, lr: float = LEARNING_RATE):
+    """Train a policy's adapters in place; yields the loss of each step."""
+    rng, prompts = random.Random(seed), task.dataset(400, DATA_SEED)["prompt"][:]
+    optimizer = torch.optim.AdamW([p for p in policy.model.parameters() if p.requires_grad], lr, weight_decay=0.0)
+    rise = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: min((k + 1) / WARMING, 2 * (steps - k) / steps, 1.0))
+    for _ in range(steps):
+        loss = loss_of(policy, task, rng.sample(prompts, batch), rng)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        rise.step()
+        yield loss.item()
+
+
+def described(policy: Policy, task) -> dict[str, float]:
+    """What a policy earns before any step: value (mean sampled reward), greedy (the likeliest completions'),
+    wrong_modes (share of prompts whose likeliest completion is wrong), mixed (share of groups whose rewards differ),
+    well_formed (share of completions of the task's own words alone, ended), tokens of right and of wrong ones."""
+    rows = task.dataset(PROMPTS, EVAL_SEED)
+    with evaluating(policy.model):
+        greedy = sample_rollouts(policy, task, rows, 1, 0, task.longest, top_k=1).rewards.mean()
+        sampled = sample_rollouts(policy, task, rows, GROUP_SIZE, 0, task.longest)
+    groups, right, lengths = (
+        sampled.rewards.view(PROMPTS, -1),
+        sampled.rewards > 0,
+        sampled.completion_mask.sum(1).float(),
+    )
+    own = [row[-1] == "eos" and "other" not in row for row in sampled.categories]
+    read = {"value": groups.mean(), "greedy": greedy, "wrong_modes": 1 - greedy}
+    read |= {"mixed": (groups.amax(1) > groups.amin(1)).float().mean(), "well_formed": sum(own) / len(own)}
+    read |= {"right_tokens": lengths[right].mean(), "wrong_tokens": lengths[~right].mean()}
+    return {name: round(float(x), 4) for name, x in read.items()}
+
+
+def made(name: str, seed: int, role: str) -> dict:
+    """Train, round and describe the policy of a seed; its file is written if it is fit for its role."""
+    began, task = time.perf_counter(), get_task(SCALES[name].task, **SCALES[name].task_options)
+    with seeded(seed, torch.device("cpu")):
+        *_, last = train(policy := load_policy(BASE, lora=on_q_and_v(), device="cpu", seed=seed), task, seed)
+    stored = packed(policy.model)
+    add((start := load_policy(BASE, device="cpu")).model, stored)
+    about = described(start, task) | {"loss_nats": round(last, 4), "seconds": round(time.perf_counter() - began)}
+    if not VALUES[0] <= about["value"] <= VALUES[1] or about["mixed"] < MIXED:
+        return {"seed": seed, "role": "passed over", "start": about}
+    (path := HERE / name.removeprefix(TUNED) / f"seed={seed}.safetensors").parent.mkdir(exist_ok=True)
+    save_file(stored, path)
+    return {"seed": seed, "role": role, "start": about, "sha256": file_hash(path)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("task", nargs="*", help="by default both")
+    names = [name for name in SCALES if name.startswith(TUNED)]
+    torch.set_num_threads(1)  # sums in another order make other bytes
+    for name in [f"{TUNED}{task}" for task in parser.parse_args().task] or names:
+        path = HERE / name.removeprefix(TUNED) / "members.json"
+        path.parent.mkdir(exist_ok=True)
+        about = {"made_by": "data/smollm2/make_smollm2.py", "base": BASE, "steps": STEPS, "batch": BATCH}
+        about |= {"task": SCALES[name].task, "options": SCALES[name].task_options, "prompts": PROMPTS}
+        there = json.loads(path.read_text()) if path.exists() else {**about, "members": []}
+        if (members := there.pop("members")) and there != about:
+            raise SystemExit(f"{path.parent} was made otherwise: delete it, and it is made anew.")
+        while left := ROLES[sum(member["role"] in ROLES for member in members) :]:
+            members.append(made(name, len(members) + 1, left[0]))
+            path.write_text(json.dumps({**about, "members": members}, indent=1) + "\n")
+            print(name, members[-1], flush=True)
+
+
+if __name__ == "__main__":
+    main()

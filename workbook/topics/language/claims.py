@@ -1,0 +1,113 @@
+"""Claims at tuned language models: the measures of other rooms, read from tables of the same form.
+
+What is judged by them: data/results/smollm2_probes/registration.yaml and smollm2_training/registration.yaml, with the
+thresholds of the family's rows. `beside_family` says of each row whether it came out as the family's.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import pandas as pd
+
+from workbook.statistics import logs
+from workbook.studies.record import Tables
+from workbook.topics.cancelled import claims as cancelled
+from workbook.topics.coupling import claims as coupling
+from workbook.topics.credit import claims as credit
+from workbook.topics.flips import claims as flips
+from workbook.topics.language.training import LENGTH
+from workbook.topics.worlds import claims as worlds
+from workbook.topics.worlds.outcomes import LOWER, PLAIN
+
+OURS = dict.fromkeys(("cancelled", "dose", "mass", "value_gap"), "smollm2_probes")
+OURS |= {"worlds": "smollm2_training", "worlds_rates": "smollm2_rates"}
+MOST = 64  # prompts of the largest step
+DECIDED = ("supported", "contradicted", "equivalent to none", "at its threshold", "not zero, too small to matter here")
+HERE = " sums"  # how keys of rows end that ask what the family's row of the same key asks
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """Tables under the names that other rooms read them by."""
+
+    tables: Tables
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        study, _, table = name.partition("/")
+        return self.tables[f"{OURS[study]}/{table}"]
+
+
+def here(measure: Callable[..., pd.Series], **settings) -> Callable[[Tables], pd.Series]:
+    """A measure of another room, of the tables here."""
+    return lambda tables: measure(Renamed(tables), **settings)
+
+
+def at_end(tables: Tables, column: str, arm: str) -> pd.Series:
+    """A column of the last reading of an arm, one number per unit."""
+    runs = tables["smollm2_training/runs"].query("arm == @arm").sort_values("batch", kind="stable")
+    return runs.groupby("seed")[column].last()
+
+
+def longer(tables: Tables, column: str = "wrong_length") -> pd.Series:
+    """A length at the end under 1 / T over that under a constant, a ratio."""
+    return logs(at_end(tables, column, LENGTH) / at_end(tables, column, PLAIN))
+
+
+def sharper(tables: Tables, arm: str) -> pd.Series:
+    """Entropy of held-out tokens at the end, an arm's minus plain's, nats."""
+    return at_end(tables, "entropy", arm) - at_end(tables, "entropy", PLAIN)
+
+
+FREE, POSITIVE = "entropy_minimization", "positive_only"
+AS_THERE = {key: cancelled.MEASURES["cancelled"][key] for key in ("C1", "C1 place", "C2", "C3", "C3 batch", "C4")}
+AS_THERE |= {"C4 right": cancelled.MEASURES["cancelled"]["C4 right"]}
+AS_THERE |= {key: coupling.MEASURES["mass"][key] for key in ("H2", "H2 all weights", "H2 other prompts")}
+AS_THERE |= {key: coupling.MEASURES["mass"][key] for key in ("H4", "H4 moved", "H4 unsure")}
+AS_THERE |= {key: credit.MEASURES["value_gap"][key] for key in ("H7", "H7 permuted")}
+AS_THERE |= {"H1": partial(flips.rate, prompts=MOST), "H1 alone": partial(flips.rate, prompts=1)}
+AS_THERE |= {"H1 follows": partial(flips.rate, column="follows", tokens="moved", prompts=MOST)}
+PROBES = {f"{key}{HERE}": here(measure) for key, measure in AS_THERE.items()}
+PROBES |= {f"C1 template{HERE}": here(cancelled.share, kind="template")}
+PROBES |= {f"H1 follows alone{HERE}": here(flips.rate, column="follows", tokens="moved", prompts=1)}
+PROBES |= {f"H7 results{HERE}": here(credit.beyond_twin, pool="training", rollouts="results")}
+TRAINING = {
+    "Q1 learns": here(worlds.ahead, arm=PLAIN, base=LOWER),
+    "Q1 entropy sums": here(worlds.gained, arm=FREE),
+    "Q2 sums": here(worlds.lead, arm=POSITIVE),
+    "Q2 value sums": here(worlds.ahead, arm=POSITIVE),
+    "Q2 tax sums": here(worlds.over, arm=POSITIVE),
+    "Q2 pass@8 sums": here(worlds.ahead, arm=POSITIVE, column="pass_at_8"),
+    "Q2 nats sums": partial(sharper, arm=POSITIVE),
+    "Q1 nats sums": partial(sharper, arm=FREE),
+    "Q4 longer": longer,
+    "Q4 longer, all": partial(longer, column="length"),
+    "Q4 value longer": here(worlds.ahead, arm=LENGTH),
+}
+MEASURES = {"smollm2_probes": PROBES, "smollm2_training": TRAINING}
+
+
+def compared(outcome: str, family: str) -> str:
+    """Whether a row came out as the family's of the same question, by a rule that was written before any was measured.
+
+    >>> compared("supported", "supported"), compared("contradicted", "supported"), compared("inconclusive", "supported")
+    ('as in the family', 'otherwise', 'not decided here')
+    """
+    if family not in DECIDED:
+        return "not decided in the family"
+    if outcome not in DECIDED:
+        return "not decided here"
+    return "as in the family" if outcome == family else "otherwise"
+
+
+def beside_family(ledger: pd.DataFrame) -> pd.DataFrame:
+    """A row per question that was asked of both: key, what was measured, here and family (outcomes), means, sentence.
+
+    ledger: as `claims.ledger` makes it or `kept_ledger` reads it.
+    """
+    asked = ledger[(ledger["scale"] == "smollm2:sums") & ledger["key"].str.endswith(HERE)]
+    asked = asked.assign(key=asked["key"].str.removesuffix(HERE)).set_index("key")
+    family = ledger[ledger["scale"] == "family"].set_index("key")
+    both = asked[["measured", "outcome", "mean"]].join(family[["outcome", "mean"]], rsuffix="_family", how="inner")
+    sentences = [compared(*pair) for pair in both[["outcome", "outcome_family"]].to_numpy()]
+    return both.assign(sentence=sentences).reset_index()
