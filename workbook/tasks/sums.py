@@ -2,13 +2,10 @@
 
     37 + 45 =              So the total is 82.
 
-Opening, noun and verb are *style*: any will do, and the reward never asks for them. Digits are *results*; all else is
-*template*. The demonstrator errs in two ways: where ones carry it mostly forgets the carry (72), so that the likeliest
-answer of such a prompt is wrong; and now and then one digit is any other. With `ramble`, a wrong answer goes on:
-
-    37 + 45 =              So the total is 72, perhaps, nearly, maybe.
-
-A token's credit is that of the demonstrator: the chance of the right answer once its digits stand there, minus before.
+Opening, noun and verb are *style*, of which the reward never asks; digits are *results*; all else is *template*. Where
+ones carry, the demonstrator mostly forgets the carry (72), so that the likeliest answer of such a prompt is wrong; and
+now and then one digit is any other. With `ramble`, a wrong answer goes on: So the total is 72, perhaps, nearly, maybe.
+A token's credit is that of the demonstrator: its chance of the right answer behind the digits so far, minus before.
 """
 
 import itertools
@@ -23,20 +20,21 @@ from workbook.tasks.task import Annotation, Task, positive_int
 from workbook.tasks.tree import SEED_CLASSES, fraction
 from workbook.tasks.wording import EOS
 
-OPENINGS = ("So", "Now", "Well", "Okay", "Then", "Thus")
-NOUNS = ("sum", "total", "result", "answer")
-VERBS = ("is", "makes", "equals", "gives")
+FREE = (  # openings, nouns, verbs
+    ("So", "Now", "Well", "Okay", "Then", "Thus"),
+    ("sum", "total", "result", "answer"),
+    ("is", "makes", "equals", "gives"),
+)
 HEDGES = ("perhaps", "maybe", "roughly", "nearly", "probably", "possibly", "almost", "likely")
-STYLE, TEMPLATE = {*OPENINGS, *NOUNS, *VERBS, *HEDGES}, {"the", "", ".", ","}
+CLASSES = {"eos": {*EOS}, "style": {*itertools.chain(*FREE), *HEDGES}, "template": {"the", "", ".", ","}}
 NUMBER = re.compile("[-.,0-9]+")
-Style = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class Sums(Task):
     """The task "sums": 3,240 prompts whose sum is below 100; seeds that differ modulo 8 share none.
 
-    forgotten: chance that the demonstrator leaves a carry out.  error_rate: that one digit is another one.  ramble: the
+    error_rate: chance that one digit is another one.  forgotten: that the demonstrator leaves a carry out.  ramble: the
     most words by which it hedges a wrong answer, half of them at least; 0: none.
     """
 
@@ -61,7 +59,7 @@ class Sums(Task):
 
     def solve(self, prompt: str) -> str:
         """Return the right sum."""
-        return str(sum(_terms(prompt)))
+        return str(sum(map(int, prompt.split()[:3:2])))
 
     def score(self, completion: str, answer: str, **row) -> float:
         """Return 1 if the completion holds one number, and that is the answer."""
@@ -72,8 +70,6 @@ class Sums(Task):
         numbers = [number for found in NUMBER.findall(completion) if (number := found.rstrip("-.,"))]
         return numbers[0] if len(numbers) == 1 else None
 
-    # -- the demonstrator ---------------------------------------------------------------------------------------------
-
     def answers(self, prompt: str) -> dict[str, float]:
         """Return the demonstrator's chance of each answer.
 
@@ -81,14 +77,13 @@ class Sums(Task):
         >>> round(shares["82"], 3), round(shares["72"], 3)
         (0.3, 0.7)
         """
-        right, (a, b) = self.solve(prompt), _terms(prompt)
-        tens, ones = right
+        tens, ones = right = self.solve(prompt)
         other = [t + ones for t in "123456789" if t != tens] + [tens + o for o in "0123456789" if o != ones]
-        shares = dict.fromkeys(other, self.error_rate / len(other)) | {right: 1 - self.error_rate}
-        if a % 10 + b % 10 > 9:
-            kept, lost = shares[right] * (1 - self.forgotten), shares[right] * self.forgotten
-            shares |= {right: kept, str(int(right) - 10): shares[str(int(right) - 10)] + lost}
-        return shares
+        shares, kept = dict.fromkeys(other, self.error_rate / len(other)), 1 - self.error_rate
+        if int(prompt[1]) + int(prompt[6]) > 9:
+            shares[str(int(right) - 10)] += kept * self.forgotten
+            kept *= 1 - self.forgotten
+        return shares | {right: kept}
 
     def demonstrate(self, prompt: str, rng: random.Random) -> str:
         """Return what the demonstrator writes, right or wrong."""
@@ -96,23 +91,19 @@ class Sums(Task):
         (number,) = rng.choices(list(shares), shares.values())
         most = self.ramble if number != self.solve(prompt) else 0
         hedges = rng.choices(HEDGES, k=rng.randint(most // 2, most))
-        return _sentence(tuple(map(rng.choice, (OPENINGS, NOUNS, VERBS))), number, hedges)
-
-    # -- right completions --------------------------------------------------------------------------------------------
+        return self.render(prompt, tuple(map(rng.choice, FREE)), ", ".join((number, *hedges)))
 
     def equivalent_solutions(self, prompt: str) -> Iterator[str]:
         """Yield the right completions."""
-        return (self.render(prompt, style) for style in itertools.product(OPENINGS, NOUNS, VERBS))
+        return (self.render(prompt, style) for style in itertools.product(*FREE))
 
-    def some_styles(self, prompt: str, n: int, rng: random.Random) -> list[Style]:
+    def some_styles(self, prompt: str, n: int, rng: random.Random) -> list[tuple[str, ...]]:
         """Return so many choices of the free words, all different."""
-        return rng.sample([*itertools.product(OPENINGS, NOUNS, VERBS)], n)
+        return rng.sample([*itertools.product(*FREE)], n)
 
-    def render(self, prompt: str, style: Style = ("So", "total", "is")) -> str:
-        """Return the right completion in given words."""
-        return _sentence(style, self.solve(prompt))
-
-    # -- classes and credit -------------------------------------------------------------------------------------------
+    def render(self, prompt: str, style: tuple[str, ...] = ("So", "total", "is"), said: str = "") -> str:
+        """Return the completion in given words that says the right sum, or what else is said."""
+        return " {} the {} {} {}.".format(*style, said or self.solve(prompt))
 
     def annotate(self, prompt: str, answer: str, tokens: list[str]) -> Annotation:
         """Return (category, credit under the demonstrator) per token; "other" is a word that it never writes.
@@ -121,8 +112,7 @@ class Sums(Task):
         """
         shares, digits, rows = self.answers(prompt), "", []
         before = shares[answer]
-        for token in tokens:
-            word = token.strip(" Ġ▁")
+        for word in (token.strip(" Ġ▁") for token in tokens):
             if word.isascii() and word.isdigit():
                 digits += word
                 reached = sum(share for number, share in shares.items() if number.startswith(digits))
@@ -130,16 +120,5 @@ class Sums(Task):
                 rows.append(("result", after - before))
                 before = after
             else:
-                known = {"eos": word in EOS, "style": word in STYLE, "template": word in TEMPLATE}
-                rows.append((next((name for name, here in known.items() if here), "other"), 0.0))
+                rows.append((next((name for name, words in CLASSES.items() if word in words), "other"), 0.0))
         return rows
-
-
-def _terms(prompt: str) -> tuple[int, int]:
-    a, _, b, _ = prompt.split()
-    return int(a), int(b)
-
-
-def _sentence(style: Style, number: str, hedges: list[str] = ()) -> str:
-    opening, noun, verb = style
-    return f" {opening} the {noun} {verb} {number}{''.join(f', {word}' for word in hedges)}."

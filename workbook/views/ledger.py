@@ -29,8 +29,6 @@ SCALE_NAMES = {
     "smollm2_chat": "SmolLM2-135M, chat",
     "smollm2_plain": "SmolLM2-135M, plain",
     "gemma3_plain": "Gemma 3 270M, plain",
-    "smollm2:sums": "SmolLM2-135M, tuned",
-    "smollm2:ramble": "SmolLM2-135M, tuned, rambling",
 }
 REQUIRED = (
     *("claim", "words", "role", "scale", "measured", "outcome", "units", "mean", "low", "high"),

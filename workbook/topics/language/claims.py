@@ -70,7 +70,6 @@ AS_THERE |= {"H1 follows": partial(flips.rate, column="follows", tokens="moved",
 PROBES = {f"{key}{HERE}": here(measure) for key, measure in AS_THERE.items()}
 PROBES |= {f"C1 template{HERE}": here(cancelled.share, kind="template")}
 PROBES |= {f"H1 follows alone{HERE}": here(flips.rate, column="follows", tokens="moved", prompts=1)}
-PROBES |= {f"H7 results{HERE}": here(credit.beyond_twin, pool="training", rollouts="results")}
 TRAINING = {
     "Q1 learns": here(worlds.ahead, arm=PLAIN, base=LOWER),
     "Q1 entropy sums": here(worlds.gained, arm=FREE),

@@ -10,11 +10,10 @@ sign of the others, alone or in bundles, makes every step on 1 to 64 prompts. Ta
     blocks     coupling by mass in other prompts: `coupling_by_mass`, as study mass
     training   agreement of a full step and the output layer over all tokens, at the start: `proxy_signs`, as study mass
     gaps       value of boosted minus that of suppressed tokens at equal position, by reward and permuted: `value_gaps`
-    rows       how many rows, prompts and tokens it rests on, and by how much the rows' sum misses a real step of all
+    rows       how many prompts and tokens it rests on, and by how much the rows' sum misses a real step of all
 
-Values are sampled, for nobody knows them: 32 continuations after each of 64 tokens. Before the digits of a sum all
-tokens are worth the same, after them a rollout's reward; so most resets go to digits (`chosen_cells`), and the gap over
-all tokens is put together from both strata by their weights in the whole.
+Values are sampled, for nobody knows them: 32 continuations after each of 64 tokens. These are digits, at places where
+digits differ: before them all words are worth the same, and behind them a rollout's reward.
 """
 
 from functools import cache
@@ -34,9 +33,9 @@ from workbook.studies.bench import Bench
 from workbook.topics.cancelled.study import BY, DRAWS, PERMUTATIONS, powers, prompts_curve
 from workbook.topics.coupling.study import pair_sums, proxy_signs
 from workbook.topics.credit.study import CELLS
+from workbook.topics.flips.study import facts
 
 EQUAL = CELLS["position"]  # what is alike in boosted and suppressed tokens that are compared
-ON_RESULTS = 0.75  # of the resets
 
 
 class Sizes(NamedTuple):
@@ -73,7 +72,7 @@ def probes_study(bench: Bench) -> dict[str, pd.DataFrame]:
         "sums": lambda: prompts_curve(rows()).groupby(BY, sort=False).sum().reset_index(),
         "rates": lambda: rates_curve(rows()),
         "gaps": lambda: value_gaps(bench, rollouts, rows(), size),
-        "rows": lambda: facts(rollouts, rows()),
+        "rows": lambda: facts(rows().blocks, rollouts),
     }
     return {name: bench.kept(name, make) for name, make in made.items()}
 
@@ -88,74 +87,37 @@ def rates_curve(rows: PushRows) -> pd.DataFrame:
 
 
 def moved(rows: PushRows, parts: pd.DataFrame) -> pd.DataFrame:
-    """The token table of `PushRows.parts`, with push (the sign alone), change per rate (dlogp, too), own, by the own
-    prompt, and result, whether it is one."""
-    change, own = parts[[*PARTS]].sum(axis=1).to_numpy(), (parts["same"] + parts["other"]).to_numpy()
-    table = rows.tokens.loc[parts.index]
-    columns = {"push": parts["sign"].to_numpy(), "change": change, "dlogp": change, "own": own}
-    return table.assign(**columns, result=table["category"] == "result")
-
-
-def facts(rollouts: Rollouts, rows: PushRows) -> pd.DataFrame:
-    """One row about the rows."""
-    groups, blocks = rollouts.rewards.view(len(rollouts.group_ids.unique()), -1), rows.blocks
-    about = {"rows": len(blocks.blocks), "prompts": blocks.prompts, "tokens": len(rows.tokens), "error": blocks.error}
-    about |= {"reward": float(groups.mean()), "mixed": float((groups.amax(1) > groups.amin(1)).float().mean())}
-    return pd.DataFrame([about])
-
-
-# --- boosted against suppressed tokens by value
+    """The token table of `PushRows.parts`: push (its sign), change and dlogp (both per rate), own (by the prompt)."""
+    change = parts[[*PARTS]].sum(axis=1)
+    columns = {"push": parts["sign"], "change": change, "dlogp": change, "own": parts["same"] + parts["other"]}
+    return rows.tokens.loc[parts.index].assign(**{name: column.to_numpy() for name, column in columns.items()})
 
 
 def value_gaps(bench: Bench, rollouts: Rollouts, rows: PushRows, size: Sizes) -> pd.DataFrame:
-    """Gaps of a step on the measured prompts, and means of steps on permuted rewards.
+    """Gaps of a step on the measured prompts, and means of steps on permuted rewards, at equal position.
 
-    Columns pool (training), advantages (own, permuted), rollouts (all: of all tokens; results: of digits alone),
-    matched (position), of (value), gap, tokens (with a value).
+    Columns advantages (own, permuted), gap, tokens (with a value), and those that name the same row of value_gap.
     """
     weights, count = rows.weights(), len(rows.groups)
     steps = [("own", weights)] + [("permuted", rows.weights(permuted=k)) for k in range(PERMUTATIONS)]
     tables = [(name, moved(rows, rows.parts(one, count))) for name, one in steps]
-    chosen = chosen_cells(tables[0][1], size.resets, bench.seed)
-    places = rollouts.token_table().reset_index().merge(chosen[["rollout", "position"]])["index"]
+    digits = chosen_digits(tables[0][1], size.resets, bench.seed)[["rollout", "position"]]
+    places = rollouts.token_table().reset_index().merge(digits)["index"]
     sampled = (bench.policy, bench.task, rollouts, size.continuations, places)
     values = token_values(*sampled, bench.data_seed, bench.scale.max_new_tokens, credit=False)
-    values = values[["rollout", "position", "value"]]
     made = []
     for name, table in tables:
-        gaps = stratified(table, table.merge(values))
-        made += [{"advantages": name, "rollouts": one, "gap": gap} for one, gap in gaps.items()]
-    gaps = pd.DataFrame(made).groupby(["advantages", "rollouts"], sort=False, as_index=False)["gap"].mean()
-    return gaps.assign(pool="training", matched="position", of="value", tokens=len(values))
+        eps = MOVED * float((table["dlogp"] ** 2).mean() ** 0.5)
+        valued = table.merge(values[["rollout", "position", "value"]])
+        made.append({"advantages": name, "gap": cell_gap(valued, EQUAL, eps=eps)})
+    gaps = pd.DataFrame(made).groupby("advantages", sort=False, as_index=False)["gap"].mean()
+    return gaps.assign(pool="training", rollouts="all", matched="position", of="value", tokens=len(values))
 
 
-def cell_weights(table: pd.DataFrame) -> pd.DataFrame:
-    """A row per cell of EQUAL and stratum (result) with boosted and suppressed tokens: weight, n+ n- / (n+ + n-)."""
-    eps = MOVED * float((table["dlogp"] ** 2).mean() ** 0.5)
-    far = table[table["dlogp"].abs() > eps]
-    n, m = ((far["dlogp"] * sign > 0).groupby([far[name] for name in (*EQUAL, "result")]).sum() for sign in (1, -1))
-    cells = (n * m / (n + m)).rename("weight").reset_index()
-    return cells[cells["weight"] > 0]
-
-
-def chosen_cells(table: pd.DataFrame, resets: int, seed: int) -> pd.DataFrame:
-    """Tokens whose values are sampled: whole cells at random, ON_RESULTS of the tokens from cells of results."""
-    cells, parts = cell_weights(table).sample(frac=1, random_state=seed), []
-    for result, most in ((True, round(ON_RESULTS * resets)), (False, resets - round(ON_RESULTS * resets))):
-        tokens = table[table["result"] == result].merge(cells.assign(order=range(len(cells)))).sort_values("order")
-        reached = tokens.groupby("order").size().cumsum()
-        parts.append(tokens[tokens["order"].map(reached) <= max(most, reached.min())])
-    return pd.concat(parts, ignore_index=True)
-
-
-def stratified(table: pd.DataFrame, sampled: pd.DataFrame) -> dict[str, float]:
-    """Gap over all tokens, from the gaps of both strata among the sampled ones by weight in the table; and of results.
-
-    Moved are tokens beyond MOVED times the table's root mean square change, sampled or not.
-    """
-    eps = MOVED * float((table["dlogp"] ** 2).mean() ** 0.5)
-    weights = cell_weights(table).groupby("result")["weight"].sum()
-    gaps = pd.Series({one: cell_gap(sampled[sampled["result"] == one], EQUAL, eps=eps) for one in (True, False)})
-    known = weights.reindex(gaps.dropna().index).dropna()
-    whole = float((gaps[known.index] * known).sum() / known.sum()) if len(known) else np.nan
-    return {"all": whole, "results": float(gaps[True])}
+def chosen_digits(table: pd.DataFrame, most: int, seed: int) -> pd.DataFrame:
+    """Whole cells of EQUAL at random, up to so many tokens: of results, where more than one word stands."""
+    cells = table[table["category"] == "result"].groupby([*EQUAL])
+    cells = [cell for _, cell in cells if cell["token_id"].nunique() > 1]
+    cells = [cells[k] for k in np.random.default_rng(seed).permutation(len(cells))]
+    reached = np.cumsum([len(cell) for cell in cells])
+    return pd.concat(cells[: max(1, int((reached <= most).sum()))])

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from workbook.policies.load import load_policy
 from workbook.policies.tuned import on_q_and_v
-from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.loop import TRIES, Loop, Readings, train_in_memory
 from workbook.studies.record import load_measured
@@ -63,21 +63,16 @@ class SampledReadings(Readings):
 
     def now(self, policy) -> dict[str, float]:
         """The readings of a later policy."""
-        self.rollouts = sample_rollouts(policy, self.task, self.rows, TRIES, self.seed, self.longest)
-        return super().now(policy) | sampled_readings(self.rollouts)
+        self.rollouts = sampled = sample_rollouts(policy, self.task, self.rows, TRIES, self.seed, self.longest)
+        lengths, right = sampled.completion_mask.sum(1).float(), sampled.rewards > 0
+        read = {"pass_at_8": right.view(-1, TRIES).any(1).float().mean(), "length": lengths.mean()}
+        read |= {"right_length": lengths[right].mean(), "wrong_length": lengths[~right].mean()}
+        read |= {"entropy": sampled.entropies[sampled.completion_mask.bool()].mean()}
+        return super().now(policy) | {name: float(number) for name, number in read.items()}
 
     def values(self, policy) -> Float[Tensor, " P"]:
         """Mean reward of each held-out prompt."""
         return self.rollouts.rewards.view(-1, TRIES).mean(1)
-
-
-def sampled_readings(rollouts: Rollouts) -> dict[str, float]:
-    """pass_at_8, entropy and lengths of groups of TRIES rollouts."""
-    lengths, right = rollouts.completion_mask.sum(1).float(), rollouts.rewards > 0
-    read = {"pass_at_8": right.view(-1, TRIES).any(1).float().mean(), "length": lengths.mean()}
-    read |= {"entropy": rollouts.entropies[rollouts.completion_mask.bool()].mean()}
-    read |= {"right_length": lengths[right].mean(), "wrong_length": lengths[~right].mean()}
-    return {name: float(value) for name, value in read.items()}
 
 
 def trained(bench: Bench, runs: Sequence[tuple[str, float]], batches: int, name: str = "") -> pd.DataFrame:

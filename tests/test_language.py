@@ -1,0 +1,306 @@
+"""Tuned language models: the task, policies made and merged, both studies on a tiny Llama, every registered row."""
+
+import json
+import random
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from audit.definitions import DEFINITIONS
+from audit.reckoning import Units
+from safetensors.torch import load_file
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from workbook.places import data_path
+from workbook.policies import load_policy, tuned
+from workbook.policies.load import Policy
+from workbook.policies.tuned import on_q_and_v
+from workbook.rollouts import sample_rollouts
+from workbook.studies import Bench, load_measured, measure
+from workbook.studies.record import NotMeasured, Tables
+from workbook.studies.registration import read_registration
+from workbook.tasks import get_task
+from workbook.tasks.sums import CLASSES, Sums
+from workbook.topics.language import claims, study, training
+from workbook.topics.worlds import outcomes
+
+STUDIES = ("smollm2_probes", "smollm2_training")
+SUMS, RAMBLE = "smollm2:sums", "smollm2:ramble"
+
+
+# --- the task
+def test_prompts_and_demonstrations_are_what_the_head_says():
+    task, seen = get_task("sums", ramble=6), []
+    for seed in range(8):
+        prompts = task.dataset(2000, seed)["prompt"]
+        seen.append(set(prompts))
+        assert list(prompts[: len(seen[-1])]) != sorted(seen[-1]), "in an order of its own"
+    assert sum(map(len, seen)) == len(set.union(*seen)) == 3240, "seeds that differ modulo 8 share none"
+    rng, right, wrong = random.Random(0), [], []
+    for prompt in sorted(seen[0]):
+        text, answer = task.demonstrate(prompt, rng), task.solve(prompt)
+        a, _, b, _ = prompt.split()
+        assert int(answer) == int(a) + int(b) < 100
+        shares = task.answers(prompt)
+        assert sum(shares.values()) == pytest.approx(1)
+        carries = int(a) % 10 + int(b) % 10 > 9
+        assert max(shares, key=shares.get) == (str(int(answer) - 10) if carries else answer), "a wrong mode per carry"
+        (right if task.score(text, answer) else wrong).append(text.count(","))
+    assert set(right) == {0}
+    assert set(wrong) == {3, 4, 5, 6}
+    expected = np.mean([task.answers(prompt)[task.solve(prompt)] for prompt in seen[0]])
+    assert len(right) / len(seen[0]) == pytest.approx(expected, abs=0.1)
+    solutions = list(task.equivalent_solutions("37 + 45 ="))
+    assert len(set(solutions)) == len(solutions) == 96
+    assert all(task.score(text, "82") for text in solutions)
+    assert {" {} the {} {} 82.".format(*s) for s in task.some_styles("37 + 45 =", 8, rng)} <= set(solutions)
+
+
+@pytest.mark.parametrize(
+    ("text", "stated"),
+    [(" So the sum is 82.", "82"), (" 82, maybe.", "82"), ("-82", "-82"), ("8 2", None), ("82.0", "82.0"), ("", None)],
+)
+def test_the_verifier_reads_one_number(text, stated):
+    assert Sums().stated(text) == stated
+    assert Sums().score(text + "٤" + "," * 10**6, "82") == (stated == "82"), "in time that grows with the text alone"
+
+
+def test_credit_adds_up_to_the_reward():
+    """Digits share what the answer's chance moves by; 8 of 82 leaves the right one and nine others of the same tens."""
+    task, tokens = (
+        Sums(error_rate=0.34, forgotten=0.5),
+        [" So", " the", " sum", " comes", " ", "8", "2", ".", "<|im_end|>"],
+    )
+    rows = task.annotate("37 + 45 =", "82", tokens)
+    assert [category for category, _ in rows[3:]] == ["other", "template", "result", "result", "template", "eos"]
+    start, tens = 0.66 * 0.5, 0.66 * 0.5 + 9 * 0.02
+    assert [credit for _, credit in rows[5:7]] == pytest.approx([0.33 / tens - start, 1 - 0.33 / tens])
+    wrong = task.annotate("37 + 45 =", "82", ["7", "2", " perhaps"])
+    assert wrong == [("result", pytest.approx(-start)), ("result", 0.0), ("style", 0.0)]
+
+
+# --- policies
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    """The script that makes policies, in a folder of its own, on a tiny Llama that has learned the sentence in full."""
+    folder, patch = tmp_path_factory.mktemp("smollm2"), pytest.MonkeyPatch()
+    words = ["<|im_end|>", "+", "=", " =", " +", " ", ".", ",", *"0123456789", *(f" {w}" for w in CLASSES["style"])]
+    words += [" the"]
+    raw = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, unk_token="."))
+    raw.pre_tokenizer = pre_tokenizers.Split(Regex(" ?[A-Za-z]+| [+=]|."), "isolated")
+    raw.decoder = decoders.Fuse()
+    ends = {"eos_token": "<|im_end|>", "pad_token": "<|im_end|>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, **ends, padding_side="left")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ids = {"eos_token_id": 0, "pad_token_id": 0, "bos_token_id": None}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(words), **sizes, **ids))
+    names = runpy.run_path(str(data_path("smollm2", "make_smollm2.py")))
+    losses = list(names["train"](Policy(model, tokenizer, {}), get_task("sums"), 0, steps=80, batch=16, lr=1e-2))
+    assert losses[-1] < 0.6 * losses[0]
+    for part in (model, tokenizer):
+        part.save_pretrained(folder / "base")
+    base = SimpleNamespace(name=str(folder / "base"), sha256="0", folder=lambda: folder / "base")
+    for module in (names["main"].__globals__, vars(tuned)):
+        patch.setitem(module, "BASE", base)
+    patch.setattr(tuned, "COMMITTED", folder)
+    own = {"HERE": folder, "STEPS": 3, "BATCH": 4, "PROMPTS": 4, "VALUES": (0.0, 1.0), "MIXED": 0.0}
+    for name, value in (own | {"ROLES": ["tuning", "tuning", "unit"]}).items():
+        patch.setitem(names["main"].__globals__, name, value)
+    patch.setattr(Sums, "score", lambda self, text, answer, **row: float(len(text) % 2))  # so that rewards differ
+    patch.setattr(sys, "argv", ["make_smollm2.py"])
+    names["main"]()
+    yield folder
+    patch.undo()
+
+
+def test_the_rounded_adapter_merged_is_the_policy(script, monkeypatch):
+    members = json.loads((script / "sums" / "members.json").read_text())["members"]
+    assert [(one["seed"], one["role"]) for one in members] == [(1, "tuning"), (2, "tuning"), (3, "unit")]
+    assert {"value", "wrong_modes", "mixed", "right_tokens"} <= set(members[0]["start"])
+    policy, stored = load_policy("smollm2:sums,seed=3"), load_file(script / "sums" / "seed=3.safetensors")
+    base = dict(load_policy(str(script / "base")).model.named_parameters())
+    for name, weight in policy.model.named_parameters():
+        change, layer = torch.zeros_like(weight), name.removesuffix(".weight")
+        if name.endswith(("q_proj.weight", "v_proj.weight")):
+            assert stored[f"{layer}.A"].dtype == stored[f"{layer}.B"].dtype == torch.float16
+            change = stored[f"{layer}.B"].float() @ stored[f"{layer}.A"].float()
+            assert change.any()
+        assert weight.requires_grad
+        torch.testing.assert_close(weight, base[name] + change)
+    adapted = load_policy("smollm2:sums,seed=3", lora=on_q_and_v(), seed=5)
+    ids = torch.arange(8)[None]
+    torch.testing.assert_close(adapted.model(ids).logits, policy.model(ids).logits)
+    trained = {name for name, p in adapted.model.named_parameters() if p.requires_grad}
+    assert {name.split(".")[-4] for name in trained} == {"q_proj", "v_proj"}
+    others = [load_policy(f"smollm2:{name}").provenance["sha256"] for name in ("sums,seed=1", "ramble,seed=3")]
+    assert len({policy.provenance["sha256"], *others}) == 3
+    for name, sentence in {"sums,seed=9": "seed=9.safetensors is missing", "sums": "names no tuned policy"}.items():
+        with pytest.raises(ValueError, match=sentence):
+            load_policy(f"smollm2:{name}")
+    monkeypatch.setattr(tuned, "COMMITTED", script / "elsewhere")
+    with pytest.raises(ValueError, match=r"make_smollm2\.py sums makes them"):
+        Bench(SUMS)
+
+
+# --- both studies
+def test_a_unit_is_probed(script, monkeypatch):
+    monkeypatch.setitem(study.SIZES, SUMS, study.Sizes(14, 3, 4, 2, (2, 2), 12, 4))
+    bench = Bench(SUMS, 0)
+    assert bench.scale.policy == "smollm2:sums,seed=3"
+    tables = study.probes_study(bench)
+    assert tables["rows"]["error"].item() < 0.05, "the rows add up to a real step"
+    assert tables["rows"]["measured"].item() == 3
+    assert {"style", "right result", "wrong result"} <= set(tables["sums"]["kind"])
+    assert set(tables["rates"]["prompts"]) == {1, 2, 4, 8}
+    assert tables["rates"]["follows"].dropna().between(0, 1).all()
+    assert tables["pairs"].groupby("weights")["size"].sum().index.tolist() == ["all weights", "output layer"]
+    gaps = tables["gaps"].set_index("advantages")
+    assert gaps.index.tolist() == ["own", "permuted"]
+    assert (gaps["tokens"] <= 12).all()
+    assert gaps["gap"].abs().le(1).all()
+    whole = {f"smollm2_probes/{name}": table.assign(seed=0) for name, table in tables.items()}
+    for key, number in claims.PROBES.items():
+        if key not in ("C2 sums", "C3 batch sums", "H1 sums", "H1 follows sums"):  # of 64 prompts
+            assert number(whole).index.tolist() == [0], key
+
+
+def test_digits_whose_values_are_sampled_are_whole_cells_that_differ():
+    rows = [(group, 0.0, 6, token) for group in range(9) for token in ((1, 1, 2) if group % 3 else (4, 4, 4))]
+    table = pd.DataFrame(rows, columns=["group", "reward", "position", "token_id"]).assign(category="result")
+    chosen = study.chosen_digits(table, 10, 0)
+    assert chosen.groupby("group").size().tolist() == [3, 3, 3]
+    assert (chosen["group"] % 3 > 0).all()
+    assert set(study.chosen_digits(table, 10, 1)["group"]) != set(chosen["group"])
+
+
+def test_rates_are_tuned_and_streams_trained(script, monkeypatch, tmp_path):
+    small = {"batches": 2, "tuning": 1, "every": 1, "held_out": 3}
+    for scale in (SUMS, RAMBLE):
+        monkeypatch.setitem(training.SIZES, scale, training.SIZES[scale]._replace(**small))
+    monkeypatch.setattr(training, "LADDER", (1e-3,))
+    monkeypatch.setattr(outcomes, "LEAST", -1.0)
+    with pytest.raises(NotMeasured, match="measure smollm2_rates"):
+        measure("smollm2_training", SUMS, seeds=[0], folder=tmp_path)
+    for scale, arms in ((SUMS, training.SIZES[SUMS].arms), (RAMBLE, ("dr_grpo", "length"))):
+        measure("smollm2_rates", scale, folder=tmp_path)
+        rates = load_measured("smollm2_rates", scale, "runs", tmp_path)
+        assert rates.groupby("policy")["arm"].nunique().tolist() == [len(set(arms) - {"permuted", "length"})] * 2
+        [place] = measure("smollm2_training", scale, seeds=[0], folder=tmp_path)
+        runs = pd.read_parquet(place / "runs.parquet")
+        assert runs["arm"].unique().tolist() == list(arms)
+        assert runs["batch"].tolist() == [0, 1, 2] * len(arms)
+        starts = runs[runs["batch"] == 0].drop(columns=["arm", "lr", "seconds"])
+        assert len(starts.drop_duplicates()) == 1, "every arm from one start"
+        assert runs["pass_at_8"].ge(runs["value"]).all()
+        assert runs.loc[runs["batch"] > 0, "moved"].gt(0).all()
+        assert runs["tax"].iloc[0] == pytest.approx(0, abs=1e-6)
+        manifest = json.loads((place / "manifest.json").read_text())
+        assert manifest["policies"].keys() == {f"{scale},seed=3"}
+
+
+def test_sampled_readings_are_those_of_eight_completions(script):
+    bench = Bench(SUMS, 0)
+    held_out = bench.task.dataset(3, bench.held_out_seed)["prompt"][:]
+    read = training.SampledReadings(bench.policy, bench.task, held_out, 7, 12).now(bench.policy)
+    again = sample_rollouts(bench.policy, bench.task, bench.task.dataset(3, bench.held_out_seed), 8, 7, 12)
+    rewards, lengths = again.rewards.view(3, 8), again.completion_mask.sum(1).float()
+    assert read["value"] == pytest.approx(float(rewards.mean()))
+    assert read["pass_at_8"] == pytest.approx(float((rewards.sum(1) > 0).float().mean()))
+    assert read["wrong_length"] == pytest.approx(float(lengths[again.rewards == 0].mean()))
+    assert read["entropy"] == pytest.approx(float(again.entropies.sum() / again.completion_mask.sum()))
+
+
+# --- every registered row
+def write(folder: Path, name: str, scale: str, unit: int, **tables) -> None:
+    place = folder / name / scale.replace(":", "=") / f"seed={unit}"
+    place.mkdir(parents=True)
+    for table, rows in tables.items():
+        pd.DataFrame(rows).to_parquet(place / f"{table}.parquet")
+    facts = {"seed": unit, "scale": {"policy": f"{scale},seed={unit}"}}
+    (place / "manifest.json").write_text(json.dumps(facts))
+
+
+def made_run(arm: str, ends: float, rng, **names) -> pd.DataFrame:
+    batch = np.arange(0, 41, 10)
+    read = {"batch": batch, "value": np.linspace(0.2, ends, 5), "sampled_tokens": 300 * batch, "tax": 1e-3 * batch}
+    read |= dict.fromkeys(
+        ("pass_at_8", "style_entropy", "logp_right", "entropy", "length", "wrong_length"), rng.random(5)
+    )
+    return pd.DataFrame(read | {"tax": read["tax"] * (1 + rng.random()), "arm": arm} | names)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Six units of every study, whose numbers are drawn."""
+    folder, rng = tmp_path_factory.mktemp("language"), np.random.default_rng(0)
+    sums = ["own2", "cross", "side2", "side_cross", "up", "up_follows", "down", "down_follows"]
+    kinds = [(kind, by, n) for kind in ("style", "template", "right result") for by in ("word", "word and place")
+             for n in (1, 64)]  # fmt: skip
+    for unit in range(6):
+        rows = [{"curve": "prompts", "size": n, "rewards": rewards, "identity": by, "kind": kind}
+                | dict(zip(sums, rng.uniform(1, 2, 8), strict=True))
+                for kind, by, n in kinds for rewards in ("by reward", "permuted")]  # fmt: skip
+        rates = [{"tokens": t, "prompts": n, "crossed": rng.random(), "follows": rng.random()}
+                 for t in ("all", "moved") for n in (1, 64)]  # fmt: skip
+        pairs = [{"weights": w, "same": s, "unsure": u, "where": "across rollouts", "size": rng.random()}
+                 for w in ("output layer", "all weights") for s in (True, False) for u in (0, 1, 2)]  # fmt: skip
+        agree = [{"quantity": f"agreement, {q}", "step": 0, "size": rng.random()} for q in ("all", "moved", "unsure")]
+        blocks = [{"where": "other prompts", "kind": "same token, both unsure", "mass": rng.random()}]
+        place = {"pool": "training", "rollouts": "all", "matched": "position", "of": "value"}
+        gaps = [place | {"advantages": one, "gap": rng.random()} for one in ("own", "permuted")]
+        probes = {"sums": rows, "rates": rates, "pairs": pairs, "training": agree, "blocks": blocks, "gaps": gaps}
+        write(folder, "smollm2_probes", SUMS, unit, **probes)
+        for scale in (SUMS, RAMBLE):
+            runs = [made_run(arm, rng.uniform(0.3, 0.7), rng) for arm in training.SIZES[scale].arms]
+            write(folder, "smollm2_training", scale, unit, runs=pd.concat(runs))
+    for scale in (SUMS, RAMBLE):
+        runs = [made_run("dr_grpo", end, rng, lr=1e-3, policy=k) for k, end in enumerate((0.5, 0.6))]
+        write(folder, "smollm2_rates", scale, 0, runs=pd.concat(runs))
+    return folder
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_registered_row_is_measured_as_the_audit_does(folder, name):
+    registered, seen = read_registration(name), set()
+    for key, outcome in registered.outcomes.items():
+        scale = (outcome.scales or (SUMS,))[0]
+        ours = claims.MEASURES[name][key](Tables(scale, folder))
+        assert len(ours) == 6
+        if outcome.role != "described":
+            theirs = DEFINITIONS[name][key](Units(name, scale, 6, folder))
+            assert bool(ours.attrs.get("log")) == bool(theirs.attrs.get("log"))
+            np.testing.assert_allclose(ours.sort_index(), theirs.sort_index(), rtol=1e-9, err_msg=key)
+            seen.add(key)
+    assert seen == set(DEFINITIONS[name])
+    assert set(registered.outcomes) == set(claims.MEASURES[name])
+
+
+def test_three_rows_by_hand(folder):
+    """Unit 4: half-way from .2 to the tuning policies' best, .55; a ratio of lengths; a difference of two shares."""
+    tables = Tables(SUMS, folder)
+    runs = tables["smollm2_training/runs"].query("seed == 4 and batch == 40").set_index("arm")["value"]
+    tokens = {arm: min(12000 * 0.175 / (end - 0.2), 12000) for arm, end in runs.items()}
+    lead = claims.TRAINING["Q2 sums"](tables)[4]
+    assert lead == pytest.approx(np.log2(tokens["dr_grpo"] / tokens["positive_only"]))
+    ramble = Tables(RAMBLE, folder)["smollm2_training/runs"].query("seed == 4 and batch == 40").set_index("arm")
+    ratio = np.exp(claims.TRAINING["Q4 longer"](Tables(RAMBLE, folder))[4])
+    assert ratio == pytest.approx(ramble.loc["length", "wrong_length"] / ramble.loc["dr_grpo", "wrong_length"])
+    sums = tables["smollm2_probes/sums"].query("seed == 4 and kind == 'style' and identity == 'word' and size == 1")
+    own, permuted = (-sums.set_index("rewards").loc[one, "cross"] / sums.set_index("rewards").loc[one, "own2"]
+                     for one in ("by reward", "permuted"))  # fmt: skip
+    assert claims.PROBES["C4 sums"](tables)[4] == pytest.approx(own - permuted)
+
+
+def test_rows_are_laid_beside_the_familys():
+    rows = [("family", "H1", "supported"), (SUMS, "H1 sums", "contradicted"), (SUMS, "C1 sums", "supported")]
+    rows += [("family", "C1", "supported"), (SUMS, "H4 sums", "supported"), ("family", "H4", "inconclusive")]
+    ledger = pd.DataFrame(rows, columns=["scale", "key", "outcome"]).assign(measured="", mean=0.1)
+    said = claims.beside_family(ledger).set_index("key")["sentence"].to_dict()
+    assert said == {"H1": "otherwise", "C1": "as in the family", "H4": "not decided in the family"}
