@@ -102,8 +102,8 @@ def script(tmp_path_factory):
     ids = {"eos_token_id": 0, "pad_token_id": 0, "bos_token_id": None}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(words), **sizes, **ids))
     names = runpy.run_path(str(data_path("smollm2", "make_smollm2.py")))
-    losses = list(names["train"](Policy(model, tokenizer, {}), get_task("sums"), 0, steps=80, batch=16, lr=1e-2))
-    assert losses[-1] < 0.6 * losses[0]
+    losses = list(names["train"](Policy(model, tokenizer, {}), get_task("sums"), 0, steps=60, batch=16, lr=1e-2))
+    assert losses[-1] < 0.7 * losses[0]
     for part in (model, tokenizer):
         part.save_pretrained(folder / "base")
     base = SimpleNamespace(name=str(folder / "base"), sha256="0", folder=lambda: folder / "base")
@@ -111,7 +111,7 @@ def script(tmp_path_factory):
         patch.setitem(module, "BASE", base)
     patch.setattr(tuned, "COMMITTED", folder)
     own = {"HERE": folder, "STEPS": 3, "BATCH": 4, "PROMPTS": 4, "VALUES": (0.0, 1.0), "MIXED": 0.0}
-    for name, value in (own | {"ROLES": ["tuning", "tuning", "unit"]}).items():
+    for name, value in (own | {"ROLES": ["tuning", "unit"]}).items():
         patch.setitem(names["main"].__globals__, name, value)
     patch.setattr(Sums, "score", lambda self, text, answer, **row: float(len(text) % 2))  # so that rewards differ
     patch.setattr(sys, "argv", ["make_smollm2.py"])
@@ -122,9 +122,9 @@ def script(tmp_path_factory):
 
 def test_the_rounded_adapter_merged_is_the_policy(script, monkeypatch):
     members = json.loads((script / "sums" / "members.json").read_text())["members"]
-    assert [(one["seed"], one["role"]) for one in members] == [(1, "tuning"), (2, "tuning"), (3, "unit")]
+    assert [(one["seed"], one["role"]) for one in members] == [(1, "tuning"), (2, "unit")]
     assert {"value", "wrong_modes", "mixed", "right_tokens"} <= set(members[0]["start"])
-    policy, stored = load_policy("smollm2:sums,seed=3"), load_file(script / "sums" / "seed=3.safetensors")
+    policy, stored = load_policy("smollm2:sums,seed=2"), load_file(script / "sums" / "seed=2.safetensors")
     base = dict(load_policy(str(script / "base")).model.named_parameters())
     for name, weight in policy.model.named_parameters():
         change, layer = torch.zeros_like(weight), name.removesuffix(".weight")
@@ -134,12 +134,12 @@ def test_the_rounded_adapter_merged_is_the_policy(script, monkeypatch):
             assert change.any()
         assert weight.requires_grad
         torch.testing.assert_close(weight, base[name] + change)
-    adapted = load_policy("smollm2:sums,seed=3", lora=on_q_and_v(), seed=5)
+    adapted = load_policy("smollm2:sums,seed=2", lora=on_q_and_v(), seed=5)
     ids = torch.arange(8)[None]
     torch.testing.assert_close(adapted.model(ids).logits, policy.model(ids).logits)
     trained = {name for name, p in adapted.model.named_parameters() if p.requires_grad}
     assert {name.split(".")[-4] for name in trained} == {"q_proj", "v_proj"}
-    others = [load_policy(f"smollm2:{name}").provenance["sha256"] for name in ("sums,seed=1", "ramble,seed=3")]
+    others = [load_policy(f"smollm2:{name}").provenance["sha256"] for name in ("sums,seed=1", "ramble,seed=2")]
     assert len({policy.provenance["sha256"], *others}) == 3
     for name, sentence in {"sums,seed=9": "seed=9.safetensors is missing", "sums": "names no tuned policy"}.items():
         with pytest.raises(ValueError, match=sentence):
@@ -151,19 +151,19 @@ def test_the_rounded_adapter_merged_is_the_policy(script, monkeypatch):
 
 # --- both studies
 def test_a_unit_is_probed(script, monkeypatch):
-    monkeypatch.setitem(study.SIZES, SUMS, study.Sizes(14, 3, 4, 2, (2, 2), 12, 4))
+    monkeypatch.setitem(study.SIZES, SUMS, study.Sizes(14, 5, 6, 2, (2, 2), 40, 4))
     bench = Bench(SUMS, 0)
-    assert bench.scale.policy == "smollm2:sums,seed=3"
+    assert bench.scale.policy == "smollm2:sums,seed=2"
     tables = study.probes_study(bench)
     assert tables["rows"]["error"].item() < 0.05, "the rows add up to a real step"
-    assert tables["rows"]["measured"].item() == 3
+    assert tables["rows"]["measured"].item() == 5
     assert {"style", "right result", "wrong result"} <= set(tables["sums"]["kind"])
     assert set(tables["rates"]["prompts"]) == {1, 2, 4, 8}
     assert tables["rates"]["follows"].dropna().between(0, 1).all()
     assert tables["pairs"].groupby("weights")["size"].sum().index.tolist() == ["all weights", "output layer"]
     gaps = tables["gaps"].set_index("advantages")
     assert gaps.index.tolist() == ["own", "permuted"]
-    assert (gaps["tokens"] <= 12).all()
+    assert (gaps["tokens"] <= 40).all()
     assert gaps["gap"].abs().le(1).all()
     whole = {f"smollm2_probes/{name}": table.assign(seed=0) for name, table in tables.items()}
     for key, number in claims.PROBES.items():
@@ -202,7 +202,7 @@ def test_rates_are_tuned_and_streams_trained(script, monkeypatch, tmp_path):
         assert runs.loc[runs["batch"] > 0, "moved"].gt(0).all()
         assert runs["tax"].iloc[0] == pytest.approx(0, abs=1e-6)
         manifest = json.loads((place / "manifest.json").read_text())
-        assert manifest["policies"].keys() == {f"{scale},seed=3"}
+        assert manifest["policies"].keys() == {f"{scale},seed=2"}
 
 
 def test_sampled_readings_are_those_of_eight_completions(script):

@@ -108,7 +108,7 @@ def value_gaps(bench: Bench, rollouts: Rollouts, rows: PushRows, size: Sizes) ->
     made = []
     for name, table in tables:
         eps = MOVED * float((table["dlogp"] ** 2).mean() ** 0.5)
-        valued = table.merge(values[["rollout", "position", "value"]])
+        valued = table.drop(columns="value").merge(values[["rollout", "position", "value"]])
         made.append({"advantages": name, "gap": cell_gap(valued, EQUAL, eps=eps)})
     gaps = pd.DataFrame(made).groupby("advantages", sort=False, as_index=False)["gap"].mean()
     return gaps.assign(pool="training", rollouts="all", matched="position", of="value", tokens=len(values))
