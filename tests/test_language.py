@@ -110,7 +110,14 @@ def script(tmp_path_factory):
     for module in (names["main"].__globals__, vars(tuned)):
         patch.setitem(module, "BASE", base)
     patch.setattr(tuned, "COMMITTED", folder)
-    own = {"HERE": folder, "STEPS": 3, "BATCH": 4, "PROMPTS": 4, "VALUES": (0.0, 1.0), "MIXED": 0.0}
+    own = {
+        "HERE": folder,
+        "STEPS": {"sums": 3, "ramble": 2},
+        "BATCH": 4,
+        "PROMPTS": 4,
+        "VALUES": (0.0, 1.0),
+        "MIXED": 0.0,
+    }
     for name, value in (own | {"ROLES": ["tuning", "unit"]}).items():
         patch.setitem(names["main"].__globals__, name, value)
     patch.setattr(Sums, "score", lambda self, text, answer, **row: float(len(text) % 2))  # so that rewards differ

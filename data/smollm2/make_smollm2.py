@@ -3,34 +3,37 @@
     python data/smollm2/make_smollm2.py              both tasks
     python data/smollm2/make_smollm2.py sums         one
 
-Per task, adapters of rank 8 on queries and values are trained one after another, of seeds 1, 2, 3, ..., on the task's
-own demonstrations: prompts of one class of seeds, and words and errors drawn with the seed. They are rounded to 16 bits
-and described as rounded, merged into the base. One is passed over whose sampled reward lies outside VALUES, or of whose
-groups of 8 too few have different rewards: fewer than MIXED would leave no 64 prompts that push among those sampled.
-The first two others serve tuning, the next six are the units. What is there is not made again.
+Adapters of rank 8 on queries and values are trained one after another on the task's own demonstrations: prompts of one
+class of seeds, words and errors drawn with the policy's seed. At sums these are 1, 2, 3, ...; at ramble a policy goes
+on from that of sums of the same seed, since it has the length of wrong answers alone to learn. They are rounded to 16
+bits and described as rounded and added to the base. One is passed over whose sampled reward lies outside VALUES, or of
+whose groups of 8 too few have different rewards: fewer than MIXED would leave no 64 prompts that push among those
+sampled. The first two others serve tuning, the next six are the units. What is there is not made again.
 """
 
 import argparse
+import itertools
 import json
 import random
 import time
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from workbook.places import file_hash
 from workbook.policies.load import TUNED, Policy, load_policy
 from workbook.policies.models import evaluating, seeded
 from workbook.policies.sft import DATA_SEED, EVAL_SEED
-from workbook.policies.tuned import BASE, add, on_q_and_v
+from workbook.policies.tuned import BASE, on_q_and_v, tuned_seeds
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import pad_rows, rollout_logps
 from workbook.studies.registration import SCALES
 from workbook.tasks import get_task
 
 HERE = Path(__file__).parent
-STEPS, BATCH, LEARNING_RATE, WARMING = 120, 32, 2e-3, 10
+STEPS, BATCH, LEARNING_RATE, WARMING = {"sums": 120, "ramble": 40}, 32, 2e-3, 10
+STARTS = {"ramble": "sums"}  # whose policies another task's go on from
 DIGITS = 3.0  # weight of a result's digits in the loss: a fifth of the tokens, and the hard ones
 PROMPTS, GROUP_SIZE = 64, 8  # of the description
 VALUES, MIXED = (0.1, 0.5), 0.7
@@ -63,12 +66,24 @@ def train(policy: Policy, task, seed: int, steps: int, batch: int, lr: float = L
         yield loss.item()
 
 
+def layers(model) -> list[tuple[str, object]]:
+    """The layers of a peft model that have adapters, by their names in the base model."""
+    return [(name, layer) for name, layer in model.get_base_model().named_modules() if hasattr(layer, "lora_A")]
+
+
 def packed(model) -> dict[str, torch.Tensor]:
-    """A peft model's adapters in 16 bits, by the names of the base model's layers, as `policies.tuned` reads them."""
-    layers = [(name, layer) for name, layer in model.get_base_model().named_modules() if hasattr(layer, "lora_A")]
-    a = {f"{name}.A": layer.lora_A["default"].weight for name, layer in layers}
-    b = {f"{name}.B": layer.scaling["default"] * layer.lora_B["default"].weight for name, layer in layers}
+    """A peft model's adapters in 16 bits, as `workbook.policies.tuned` reads them: the scale is in B."""
+    a = {f"{name}.A": layer.lora_A["default"].weight for name, layer in layers(model)}
+    b = {f"{name}.B": layer.scaling["default"] * layer.lora_B["default"].weight for name, layer in layers(model)}
     return {name: weight.detach().half().contiguous() for name, weight in (a | b).items()}
+
+
+@torch.no_grad()
+def put_in(model, stored: dict[str, torch.Tensor]) -> None:
+    """Set a peft model's adapters to packed ones."""
+    for name, layer in layers(model):
+        layer.lora_A["default"].weight.copy_(stored[f"{name}.A"])
+        layer.lora_B["default"].weight.copy_(stored[f"{name}.B"].float() / layer.scaling["default"])
 
 
 def described(policy: Policy, task) -> dict[str, float]:
@@ -91,39 +106,55 @@ def described(policy: Policy, task) -> dict[str, float]:
     return {name: round(float(x), 4) for name, x in read.items()}
 
 
-def made(name: str, seed: int, role: str) -> dict:
-    """Train, round and describe the policy of a seed; its file is written if it is fit for its role."""
-    began, task = time.perf_counter(), get_task(SCALES[name].task, **SCALES[name].task_options)
+def made(kind: str, seed: int, role: str) -> dict:
+    """Train, round and describe the policy of a seed; its file stays if it is fit for its role."""
+    began, scale = time.perf_counter(), SCALES[f"{TUNED}{kind}"]
+    task, path = get_task(scale.task, **scale.task_options), HERE / kind / f"seed={seed}.safetensors"
     with seeded(seed, torch.device("cpu")):
         policy = load_policy(BASE.name, lora=on_q_and_v(), device="cpu", seed=seed)
-        *_, last = train(policy, task, seed, STEPS, BATCH)
-    stored = packed(policy.model)
-    add((start := load_policy(BASE.name, device="cpu")).model, stored)
-    about = described(start, task) | {"loss_nats": round(last, 4), "seconds": round(time.perf_counter() - began)}
+        if kind in STARTS:
+            put_in(policy.model, load_file(HERE / STARTS[kind] / path.name))
+        *_, last = train(policy, task, seed, STEPS[kind], BATCH)
+    save_file(packed(policy.model), path)
+    about = described(load_policy(f"{TUNED}{kind},seed={seed}", device="cpu"), task)
+    about |= {"loss_nats": round(last, 4), "seconds": round(time.perf_counter() - began)}
     if not VALUES[0] <= about["value"] <= VALUES[1] or about["mixed"] < MIXED:
+        path.unlink()
         return {"seed": seed, "role": "passed over", "start": about}
-    (path := HERE / name.removeprefix(TUNED) / f"seed={seed}.safetensors").parent.mkdir(exist_ok=True)
-    save_file(stored, path)
     return {"seed": seed, "role": role, "start": about, "sha256": file_hash(path)}
+
+
+def members_of(kind: str, known: list[dict]):
+    """Yield the members of a task after those that are known; SystemExit where another task's leave too few."""
+    seeds = itertools.count(1)
+    if kind in STARTS:
+        seeds = [seed for role in ("tuning", "unit") for seed in tuned_seeds(STARTS[kind], role)]
+    members = [*known]
+    for seed in itertools.islice(seeds, len(known), None):
+        if not (left := ROLES[sum(member["role"] in ROLES for member in members) :]):
+            return
+        members.append(made(kind, seed, left[0]))
+        yield members[-1]
+    if len(ROLES) > sum(member["role"] in ROLES for member in members):
+        raise SystemExit(f"{kind} has too few policies that are fit: all of {STARTS[kind]} were tried.")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("task", nargs="*", help="by default both")
-    names = [name for name in SCALES if name.startswith(TUNED)]
     torch.set_num_threads(1)  # sums in another order make other bytes
-    for name in [f"{TUNED}{task}" for task in parser.parse_args().task] or names:
-        path = HERE / name.removeprefix(TUNED) / "members.json"
+    for kind in parser.parse_args().task or STEPS:
+        path = HERE / kind / "members.json"
         path.parent.mkdir(exist_ok=True)
-        about = {"made_by": "data/smollm2/make_smollm2.py", "base": BASE.name, "steps": STEPS, "batch": BATCH}
-        about |= {"task": SCALES[name].task, "options": SCALES[name].task_options, "prompts": PROMPTS}
+        about = {"made_by": "data/smollm2/make_smollm2.py", "base": BASE.name, "steps": STEPS[kind], "batch": BATCH}
+        about |= {"options": SCALES[f"{TUNED}{kind}"].task_options, "prompts": PROMPTS}
         there = json.loads(path.read_text()) if path.exists() else {**about, "members": []}
         if (members := there.pop("members")) and there != about:
             raise SystemExit(f"{path.parent} was made otherwise: delete it, and it is made anew.")
-        while left := ROLES[sum(member["role"] in ROLES for member in members) :]:
-            members.append(made(name, len(members) + 1, left[0]))
+        for member in members_of(kind, [*members]):
+            members.append(member)
             path.write_text(json.dumps({**about, "members": members}, indent=1) + "\n")
-            print(name, members[-1], flush=True)
+            print(kind, member, flush=True)
 
 
 if __name__ == "__main__":

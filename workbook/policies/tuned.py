@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from workbook.places import data_path, file_hash
 from workbook.policies.load import TUNED
@@ -58,16 +58,12 @@ def base_of(name: str) -> tuple[Path, dict]:
     return BASE.folder(), {"source": f"{BASE.name} with {name}", "origin": {"adapter": digest}, "sha256": both}
 
 
+@torch.no_grad()
 def merge(model: nn.Module, name: str) -> None:
     """Add the adapter of a policy's name to the base model, in place; ValueError for quantized weights."""
     if getattr(model, "is_loaded_in_4bit", False):
         raise ValueError(f"quantization='nf4' can't hold {name}: an adapter is added to plain weights; leave it out.")
-    add(model, load_file(adapter_file(name)))
-
-
-@torch.no_grad()
-def add(model: nn.Module, stored: dict[str, Tensor]) -> None:
-    """W + B A of every layer that `stored` names, in place: A (r, in), B (out, r)."""
-    for module in {key.rpartition(".")[0] for key in stored}:
-        weight = model.get_submodule(module).weight
-        weight += stored[f"{module}.B"].to(weight) @ stored[f"{module}.A"].to(weight)
+    stored = load_file(adapter_file(name))
+    for layer in {key.rpartition(".")[0] for key in stored}:
+        weight = model.get_submodule(layer).weight  # W + B A: A (r, in), B (out, r)
+        weight += stored[f"{layer}.B"].to(weight) @ stored[f"{layer}.A"].to(weight)

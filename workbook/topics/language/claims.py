@@ -60,11 +60,15 @@ def sharper(tables: Tables, arm: str) -> pd.Series:
 
 
 FREE, POSITIVE = "entropy_minimization", "positive_only"
-AS_THERE = {key: cancelled.MEASURES["cancelled"][key] for key in ("C1", "C1 place", "C2", "C3", "C3 batch", "C4")}
-AS_THERE |= {"C4 right": cancelled.MEASURES["cancelled"]["C4 right"]}
-AS_THERE |= {key: coupling.MEASURES["mass"][key] for key in ("H2", "H2 all weights", "H2 other prompts")}
-AS_THERE |= {key: coupling.MEASURES["mass"][key] for key in ("H4", "H4 moved", "H4 unsure")}
-AS_THERE |= {key: credit.MEASURES["value_gap"][key] for key in ("H7", "H7 permuted")}
+AS_THERE = {
+    key: measures[key]
+    for measures, keys in (
+        (cancelled.MEASURES["cancelled"], ("C1", "C1 place", "C2", "C3", "C3 batch", "C4", "C4 right")),
+        (coupling.MEASURES["mass"], ("H2", "H2 all weights", "H2 other prompts", "H4", "H4 moved", "H4 unsure")),
+        (credit.MEASURES["value_gap"], ("H7", "H7 permuted")),
+    )
+    for key in keys
+}
 AS_THERE |= {"H1": partial(flips.rate, prompts=MOST), "H1 alone": partial(flips.rate, prompts=1)}
 AS_THERE |= {"H1 follows": partial(flips.rate, column="follows", tokens="moved", prompts=MOST)}
 PROBES = {f"{key}{HERE}": here(measure) for key, measure in AS_THERE.items()}

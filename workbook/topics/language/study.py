@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
     continuations: int = 32
 
 
-SIZES = {"tiny": Sizes(16, 3, 4, 2, (2, 2), 12, 4), "smollm2:sums": Sizes()}
+SIZES = {"smollm2:sums": Sizes()}
 
 
 def probes_study(bench: Bench) -> dict[str, pd.DataFrame]:

@@ -45,7 +45,6 @@ class Sizes(NamedTuple):
 
 
 SIZES = {"smollm2:sums": Sizes(), "smollm2:ramble": Sizes((PLAIN, LENGTH))}
-SIZES["tiny"] = Sizes((PLAIN, "entropy_minimization", LOWER, LENGTH), 2, 2, 1, 4)
 
 
 class SampledReadings(Readings):
@@ -100,9 +99,9 @@ def trained(bench: Bench, runs: Sequence[tuple[str, float]], batches: int, name:
 
 def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table runs of a scale: its arms at the rates of LADDER, on its tuning policies."""
-    size, role = SIZES[bench.scale.name], {} if bench.scale.name == "tiny" else {"role": "tuning"}
+    size = SIZES[bench.scale.name]
     runs = [(arm, lr) for arm in size.arms if arm not in (LOWER, LENGTH) for lr in LADDER]
-    benches = [bench, *(Bench(bench.scale.name, k, **role) for k in range(1, TUNED))]
+    benches = [bench, *(Bench(bench.scale.name, k, "tuning") for k in range(1, TUNED))]
     for other in benches:
         other.loaded, other.parts = bench.loaded, bench.parts
     made = [trained(one, runs, size.tuning, f"-{k}").assign(policy=k) for k, one in enumerate(benches)]
