@@ -1,10 +1,10 @@
 """Tuned language models: the task, policies made and merged, both studies on a tiny Llama, every registered row."""
 
+import itertools
 import json
 import random
 import runpy
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from audit.definitions import DEFINITIONS
 from audit.reckoning import Units
 from safetensors.torch import load_file
+from test_worlds_study import made_run, write
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -195,10 +196,10 @@ def test_rates_are_tuned_and_streams_trained(script, monkeypatch, tmp_path):
     monkeypatch.setattr(outcomes, "LEAST", -1.0)
     with pytest.raises(NotMeasured, match="measure smollm2_rates"):
         measure("smollm2_training", SUMS, seeds=[0], folder=tmp_path)
+    measure("smollm2_rates", SUMS, folder=tmp_path)
+    rates = load_measured("smollm2_rates", SUMS, "runs", tmp_path)
+    assert rates.groupby("policy")["arm"].nunique().tolist() == [3, 3], "permuted is not tuned"
     for scale, arms in ((SUMS, training.SIZES[SUMS].arms), (RAMBLE, ("dr_grpo", "length"))):
-        measure("smollm2_rates", scale, folder=tmp_path)
-        rates = load_measured("smollm2_rates", scale, "runs", tmp_path)
-        assert rates.groupby("policy")["arm"].nunique().tolist() == [len(set(arms) - {"permuted", "length"})] * 2
         [place] = measure("smollm2_training", scale, seeds=[0], folder=tmp_path)
         runs = pd.read_parquet(place / "runs.parquet")
         assert runs["arm"].unique().tolist() == list(arms)
@@ -225,51 +226,43 @@ def test_sampled_readings_are_those_of_eight_completions(script):
 
 
 # --- every registered row
-def write(folder: Path, name: str, scale: str, unit: int, **tables) -> None:
-    place = folder / name / scale.replace(":", "=") / f"seed={unit}"
-    place.mkdir(parents=True)
-    for table, rows in tables.items():
-        pd.DataFrame(rows).to_parquet(place / f"{table}.parquet")
-    facts = {"seed": unit, "scale": {"policy": f"{scale},seed={unit}"}}
-    (place / "manifest.json").write_text(json.dumps(facts))
+def made(arm: str, rng, **names) -> pd.DataFrame:
+    read = dict(zip(("entropy", "length", "wrong_length"), rng.uniform(1, 2, 3), strict=True))
+    return made_run(rng.uniform(0.5, 1.5), 0.2, rng, arm=arm, **read, **names)
 
 
-def made_run(arm: str, ends: float, rng, **names) -> pd.DataFrame:
-    batch = np.arange(0, 41, 10)
-    read = {"batch": batch, "value": np.linspace(0.2, ends, 5), "sampled_tokens": 300 * batch, "tax": 1e-3 * batch}
-    read |= dict.fromkeys(
-        ("pass_at_8", "style_entropy", "logp_right", "entropy", "length", "wrong_length"), rng.random(5)
-    )
-    return pd.DataFrame(read | {"tax": read["tax"] * (1 + rng.random()), "arm": arm} | names)
+def drawn(rng, columns: str, **keys) -> pd.DataFrame:
+    """A row for each combination of keys, with drawn numbers."""
+    rows = pd.DataFrame(itertools.product(*keys.values()), columns=[*keys])
+    return rows.assign(**{name: rng.uniform(1, 2, len(rows)) for name in columns.split()})
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Six units of every study, whose numbers are drawn."""
     folder, rng = tmp_path_factory.mktemp("language"), np.random.default_rng(0)
-    sums = ["own2", "cross", "side2", "side_cross", "up", "up_follows", "down", "down_follows"]
-    kinds = [(kind, by, n) for kind in ("style", "template", "right result") for by in ("word", "word and place")
-             for n in (1, 64)]  # fmt: skip
+    of = {"curve": ["prompts"], "size": [1, 64], "rewards": ["by reward", "permuted"]}
+    of |= {"identity": ["word", "word and place"], "kind": ["style", "template", "right result"]}
+    pair = {"weights": ["output layer", "all weights"], "same": [True, False], "unsure": [0, 1, 2]}
+    agree = [f"agreement, {tokens}" for tokens in ("all", "moved", "unsure")]
+    gap = {"pool": ["training"], "rollouts": ["all"], "matched": ["position"], "of": ["value"]}
     for unit in range(6):
-        rows = [{"curve": "prompts", "size": n, "rewards": rewards, "identity": by, "kind": kind}
-                | dict(zip(sums, rng.uniform(1, 2, 8), strict=True))
-                for kind, by, n in kinds for rewards in ("by reward", "permuted")]  # fmt: skip
-        rates = [{"tokens": t, "prompts": n, "crossed": rng.random(), "follows": rng.random()}
-                 for t in ("all", "moved") for n in (1, 64)]  # fmt: skip
-        pairs = [{"weights": w, "same": s, "unsure": u, "where": "across rollouts", "size": rng.random()}
-                 for w in ("output layer", "all weights") for s in (True, False) for u in (0, 1, 2)]  # fmt: skip
-        agree = [{"quantity": f"agreement, {q}", "step": 0, "size": rng.random()} for q in ("all", "moved", "unsure")]
-        blocks = [{"where": "other prompts", "kind": "same token, both unsure", "mass": rng.random()}]
-        place = {"pool": "training", "rollouts": "all", "matched": "position", "of": "value"}
-        gaps = [place | {"advantages": one, "gap": rng.random()} for one in ("own", "permuted")]
-        probes = {"sums": rows, "rates": rates, "pairs": pairs, "training": agree, "blocks": blocks, "gaps": gaps}
-        write(folder, "smollm2_probes", SUMS, unit, **probes)
+        tables = {"sums": drawn(rng, "own2 cross side2 side_cross up up_follows down down_follows", **of)}
+        tables |= {"rates": drawn(rng, "crossed follows", tokens=["all", "moved"], prompts=[1, 64])}
+        tables |= {"pairs": drawn(rng, "size", **pair), "training": drawn(rng, "size", quantity=agree, step=[0])}
+        tables |= {"blocks": drawn(rng, "mass", where=["other prompts"], kind=["same token, both unsure"])}
+        write(
+            folder,
+            "smollm2_probes",
+            SUMS,
+            unit,
+            **tables,
+            gaps=drawn(rng, "gap", **gap, advantages=["own", "permuted"]),
+        )
         for scale in (SUMS, RAMBLE):
-            runs = [made_run(arm, rng.uniform(0.3, 0.7), rng) for arm in training.SIZES[scale].arms]
-            write(folder, "smollm2_training", scale, unit, runs=pd.concat(runs))
-    for scale in (SUMS, RAMBLE):
-        runs = [made_run("dr_grpo", end, rng, lr=1e-3, policy=k) for k, end in enumerate((0.5, 0.6))]
-        write(folder, "smollm2_rates", scale, 0, runs=pd.concat(runs))
+            runs = pd.concat([made(arm, rng) for arm in training.SIZES[scale].arms])
+            write(folder, "smollm2_training", scale, unit, runs=runs)
+    write(folder, "smollm2_rates", SUMS, 0, runs=pd.concat([made("dr_grpo", rng, lr=1, policy=k) for k in (0, 1)]))
     return folder
 
 
@@ -290,19 +283,21 @@ def test_every_registered_row_is_measured_as_the_audit_does(folder, name):
 
 
 def test_three_rows_by_hand(folder):
-    """Unit 4: half-way from .2 to the tuning policies' best, .55; a ratio of lengths; a difference of two shares."""
-    tables = Tables(SUMS, folder)
-    runs = tables["smollm2_training/runs"].query("seed == 4 and batch == 40").set_index("arm")["value"]
-    tokens = {arm: min(12000 * 0.175 / (end - 0.2), 12000) for arm, end in runs.items()}
+    """Tokens to half-way between start and the tuning policies' best; a ratio of lengths; a difference of shares."""
+    tables, ramble = Tables(SUMS, folder), Tables(RAMBLE, folder)["smollm2_training/runs"]
+    best = tables["smollm2_rates/runs"].groupby("batch")["value"].mean().max()
+    runs = tables["smollm2_training/runs"].query("seed == 4").groupby("arm")
+    ways = {arm: np.interp(0.1 + best / 2, run["value"], run["sampled_tokens"]) for arm, run in runs}
     lead = claims.TRAINING["Q2 sums"](tables)[4]
-    assert lead == pytest.approx(np.log2(tokens["dr_grpo"] / tokens["positive_only"]))
-    ramble = Tables(RAMBLE, folder)["smollm2_training/runs"].query("seed == 4 and batch == 40").set_index("arm")
-    ratio = np.exp(claims.TRAINING["Q4 longer"](Tables(RAMBLE, folder))[4])
-    assert ratio == pytest.approx(ramble.loc["length", "wrong_length"] / ramble.loc["dr_grpo", "wrong_length"])
-    sums = tables["smollm2_probes/sums"].query("seed == 4 and kind == 'style' and identity == 'word' and size == 1")
-    own, permuted = (-sums.set_index("rewards").loc[one, "cross"] / sums.set_index("rewards").loc[one, "own2"]
-                     for one in ("by reward", "permuted"))  # fmt: skip
-    assert claims.PROBES["C4 sums"](tables)[4] == pytest.approx(own - permuted)
+    assert lead == pytest.approx(np.log2(ways["dr_grpo"] / ways["positive_only"]))
+    tokens = ramble.query("seed == 4").groupby("arm")["wrong_length"].last()
+    assert np.exp(claims.TRAINING["Q4 longer"](Tables(RAMBLE, folder))[4]) == pytest.approx(
+        tokens["length"] / tokens["dr_grpo"]
+    )
+    place = "seed == 4 and kind == 'style' and identity == 'word' and size == 1"
+    sums = tables["smollm2_probes/sums"].query(place).set_index("rewards")
+    shares = -sums["cross"] / sums["own2"]
+    assert claims.PROBES["C4 sums"](tables)[4] == pytest.approx(shares["by reward"] - shares["permuted"])
 
 
 def test_rows_are_laid_beside_the_familys():

@@ -1,18 +1,17 @@
-"""Make the committed policies tuned of SmolLM2-135M, and describe their starts: two for tuning and six units a task.
+"""Make the committed policies tuned of SmolLM2-135M, and describe their starts: six units a task, two for tuning.
 
     python data/smollm2/make_smollm2.py              both tasks
     python data/smollm2/make_smollm2.py sums         one
 
 Adapters of rank 8 on queries and values are trained one after another on the task's own demonstrations: prompts of one
-class of seeds, words and errors drawn with the policy's seed. At sums these are 1, 2, 3, ...; at ramble a policy goes
-on from that of sums of the same seed, since it has the length of wrong answers alone to learn. They are rounded to 16
-bits and described as rounded and added to the base. One is passed over whose sampled reward lies outside VALUES, or of
-whose groups of 8 too few have different rewards: fewer than MIXED would leave no 64 prompts that push among those
-sampled. The first two others serve tuning, the next six are the units. What is there is not made again.
+class of seeds, words and errors drawn with the policy's seed. They are rounded to 16 bits and described as rounded and
+added to the base. At sums the seeds are 1, 2, 3, ...; one is passed over whose sampled reward lies outside VALUES, or
+of whose groups of 8 too few have different rewards: fewer than MIXED would leave no 64 prompts that push among those
+sampled. The first two others serve tuning, the next six are the units. At ramble the units of sums are trained on, for
+they have the length of wrong answers alone to learn. What is there is not made again.
 """
 
 import argparse
-import itertools
 import json
 import random
 import time
@@ -33,7 +32,7 @@ from workbook.tasks import get_task
 
 HERE = Path(__file__).parent
 STEPS, BATCH, LEARNING_RATE, WARMING = {"sums": 120, "ramble": 40}, 32, 2e-3, 10
-STARTS = {"ramble": "sums"}  # whose policies another task's go on from
+STARTS = {"ramble": "sums"}  # whose units are trained on
 DIGITS = 3.0  # weight of a result's digits in the loss: a fifth of the tokens, and the hard ones
 PROMPTS, GROUP_SIZE = 64, 8  # of the description
 VALUES, MIXED = (0.1, 0.5), 0.7
@@ -118,25 +117,21 @@ def made(kind: str, seed: int, role: str) -> dict:
     save_file(packed(policy.model), path)
     about = described(load_policy(f"{TUNED}{kind},seed={seed}", device="cpu"), task)
     about |= {"loss_nats": round(last, 4), "seconds": round(time.perf_counter() - began)}
-    if not VALUES[0] <= about["value"] <= VALUES[1] or about["mixed"] < MIXED:
+    if kind not in STARTS and not (VALUES[0] <= about["value"] <= VALUES[1] and about["mixed"] >= MIXED):
         path.unlink()
         return {"seed": seed, "role": "passed over", "start": about}
     return {"seed": seed, "role": role, "start": about, "sha256": file_hash(path)}
 
 
 def members_of(kind: str, known: list[dict]):
-    """Yield the members of a task after those that are known; SystemExit where another task's leave too few."""
-    seeds = itertools.count(1)
+    """Yield the members of a task after those that are known."""
     if kind in STARTS:
-        seeds = [seed for role in ("tuning", "unit") for seed in tuned_seeds(STARTS[kind], role)]
-    members = [*known]
-    for seed in itertools.islice(seeds, len(known), None):
-        if not (left := ROLES[sum(member["role"] in ROLES for member in members) :]):
-            return
-        members.append(made(kind, seed, left[0]))
-        yield members[-1]
-    if len(ROLES) > sum(member["role"] in ROLES for member in members):
-        raise SystemExit(f"{kind} has too few policies that are fit: all of {STARTS[kind]} were tried.")
+        for seed in tuned_seeds(STARTS[kind], "unit")[len(known) :]:
+            yield made(kind, seed, "unit")
+        return
+    while left := ROLES[sum(member["role"] in ROLES for member in known) :]:
+        known.append(made(kind, len(known) + 1, left[0]))
+        yield known[-1]
 
 
 def main() -> None:

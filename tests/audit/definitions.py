@@ -697,19 +697,20 @@ NEIGHBOURS = {
 # --- tuned language models: the same definitions, of tables of the same form
 def longer(units):
     runs = units.table("runs")
-    last = runs[runs["batch"] == 40].pivot(index="seed", columns="arm", values="wrong_length")
+    last = runs[runs["batch"] == runs["batch"].max()].pivot(index="seed", columns="arm", values="wrong_length")
     return logs(np.log(last["length"]) - np.log(last["dr_grpo"]))
 
 AS_THERE = {"C1": CANCELLED, "C1 place": CANCELLED, "C2": CANCELLED, "C3": CANCELLED, "C3 batch": CANCELLED}
 AS_THERE |= {"C4": CANCELLED, "C4 right": CANCELLED, "H2": MASS, "H2 all weights": MASS, "H2 other prompts": MASS}
 AS_THERE |= {"H4": MASS, "H4 moved": MASS, "H4 unsure": MASS, "H7": GAPS, "H7 permuted": GAPS}
 LANGUAGE = {f"{key} sums": rows[key] for key, rows in AS_THERE.items()}
-LANGUAGE |= {"H1 sums": rate(prompts=64), "H1 alone sums": rate(prompts=1), "H1 follows sums": rate("follows", "moved", 64)}
+LANGUAGE |= {"H1 sums": rate(prompts=64), "H1 alone sums": rate(prompts=1)}
+LANGUAGE |= {"H1 follows sums": rate("follows", "moved", 64)}
 TUNED = {
     "Q1 learns": lambda units: -beyond_plain("permuted")(units), "Q1 entropy sums": gains("entropy_minimization"),
     "Q2 sums": octaves("positive_only"), "Q2 value sums": beyond_plain("positive_only"), "Q4 longer": longer,
     "Q2 tax sums": taxes_over("positive_only"), "Q2 pass@8 sums": beyond_plain("positive_only", "pass_at_8"),
-    "Q4 value longer": beyond_plain("length"),
+    "Q4 value longer": at_last("length"),
 }
 
 DEFINITIONS = {

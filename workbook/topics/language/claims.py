@@ -49,14 +49,10 @@ def at_end(tables: Tables, column: str, arm: str) -> pd.Series:
     return runs.groupby("seed")[column].last()
 
 
-def longer(tables: Tables, column: str = "wrong_length") -> pd.Series:
-    """A length at the end under 1 / T over that under a constant, a ratio."""
-    return logs(at_end(tables, column, LENGTH) / at_end(tables, column, PLAIN))
-
-
-def sharper(tables: Tables, arm: str) -> pd.Series:
-    """Entropy of held-out tokens at the end, an arm's minus plain's, nats."""
-    return at_end(tables, "entropy", arm) - at_end(tables, "entropy", PLAIN)
+def beside(tables: Tables, column: str, arm: str, ratio: bool = False) -> pd.Series:
+    """A column at the end, an arm's minus plain's; ratio: over plain's."""
+    one, plain = at_end(tables, column, arm), at_end(tables, column, PLAIN)
+    return logs(one / plain) if ratio else one - plain
 
 
 FREE, POSITIVE = "entropy_minimization", "positive_only"
@@ -81,11 +77,11 @@ TRAINING = {
     "Q2 value sums": here(worlds.ahead, arm=POSITIVE),
     "Q2 tax sums": here(worlds.over, arm=POSITIVE),
     "Q2 pass@8 sums": here(worlds.ahead, arm=POSITIVE, column="pass_at_8"),
-    "Q2 nats sums": partial(sharper, arm=POSITIVE),
-    "Q1 nats sums": partial(sharper, arm=FREE),
-    "Q4 longer": longer,
-    "Q4 longer, all": partial(longer, column="length"),
-    "Q4 value longer": here(worlds.ahead, arm=LENGTH),
+    "Q2 nats sums": partial(beside, column="entropy", arm=POSITIVE),
+    "Q1 nats sums": partial(beside, column="entropy", arm=FREE),
+    "Q4 longer": partial(beside, column="wrong_length", arm=LENGTH, ratio=True),
+    "Q4 longer, all": partial(beside, column="length", arm=LENGTH, ratio=True),
+    "Q4 value longer": partial(beside, column="value", arm=LENGTH),
 }
 MEASURES = {"smollm2_probes": PROBES, "smollm2_training": TRAINING}
 
@@ -104,13 +100,11 @@ def compared(outcome: str, family: str) -> str:
 
 
 def beside_family(ledger: pd.DataFrame) -> pd.DataFrame:
-    """A row per question that was asked of both: key, what was measured, here and family (outcomes), means, sentence.
-
-    ledger: as `claims.ledger` makes it or `kept_ledger` reads it.
-    """
+    """A row per question that was asked here and of the family, or of runs in the world third: key, measured, outcome
+    and mean of both, sentence.  ledger: as `claims.ledger` makes it or `kept_ledger` reads it."""
     asked = ledger[(ledger["scale"] == "smollm2:sums") & ledger["key"].str.endswith(HERE)]
     asked = asked.assign(key=asked["key"].str.removesuffix(HERE)).set_index("key")
-    family = ledger[ledger["scale"] == "family"].set_index("key")
+    family = ledger[ledger["scale"].isin(("family", "world:third"))].set_index("key")
     both = asked[["measured", "outcome", "mean"]].join(family[["outcome", "mean"]], rsuffix="_family", how="inner")
     sentences = [compared(*pair) for pair in both[["outcome", "outcome_family"]].to_numpy()]
     return both.assign(sentence=sentences).reset_index()

@@ -5,7 +5,8 @@ reward, and permuted rewards; at "smollm2:ramble", whose wrong answers go on, a 
 ("length"). A unit is one stream: a policy, its training prompts and its draws. A run is 40 batches of 4 prompts x 8
 rollouts, one AdamW step each, on-policy, of new adapters on queries and values; `studies.loop` takes such a policy as
 it is, so neither TRL nor another loop is needed. Rates: of LADDER the one that gets half-way with the fewest tokens on
-two other policies within 20 batches (`worlds.outcomes.own_rates`); permuted and 1/T run at plain's.
+two other policies of sums within 20 batches (`worlds.outcomes.own_rates`); permuted, and both arms at ramble, whose
+policies are those of sums trained on, run at plain's.
 
 Table runs, a row per reading: arm, lr, what `train_in_memory` reads with `SampledReadings`; of rates also policy.
 """
@@ -111,5 +112,5 @@ def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
 def training_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table runs of one unit: every arm of its scale at its own rate; NotMeasured until rates have been tuned."""
     size = SIZES[bench.scale.name]
-    rates = own_rates(load_measured("smollm2_rates", bench.scale.name, "runs", bench.results))["lr"]
+    rates = own_rates(load_measured("smollm2_rates", "smollm2:sums", "runs", bench.results))["lr"]
     return {"runs": trained(bench, [(arm, rates.get(arm, rates[PLAIN])) for arm in size.arms], size.batches)}
