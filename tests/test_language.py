@@ -153,7 +153,7 @@ def test_the_rounded_adapter_merged_is_the_policy(script, monkeypatch):
         with pytest.raises(ValueError, match=sentence):
             load_policy(f"smollm2:{name}")
     monkeypatch.setattr(tuned, "COMMITTED", script / "elsewhere")
-    with pytest.raises(ValueError, match=r"make_smollm2\.py sums makes them"):
+    with pytest.raises(ValueError, match=r"make_smollm2\.py sums makes those"):
         Bench(SUMS)
 
 

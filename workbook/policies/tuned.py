@@ -37,9 +37,12 @@ def on_q_and_v(rank: int = 8):
 
 def tuned_seeds(task: str, role: str) -> tuple[int, ...]:
     """The seeds of a task's policies of a role, "unit" or "tuning", in order; ValueError where none were made."""
-    if not (path := COMMITTED / task / "members.json").exists():
-        raise ValueError(f"{TUNED}{task} has no policies yet: python data/smollm2/make_smollm2.py {task} makes them.")
-    return tuple(member["seed"] for member in json.loads(path.read_text())["members"] if member["role"] == role)
+    path = COMMITTED / task / "members.json"
+    members = json.loads(path.read_text())["members"] if path.exists() else []
+    if not (seeds := tuple(member["seed"] for member in members if member["role"] == role)):
+        made = f"python data/smollm2/make_smollm2.py {task} makes those there are"
+        raise ValueError(f"{TUNED}{task} has no policies of role {role!r}: {made}.")
+    return seeds
 
 
 def adapter_file(name: str) -> Path:
