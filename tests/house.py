@@ -20,22 +20,22 @@ Definition = tuple[str, str]  # module, name
 # Lines of Python that a folder may have: whoever needs more takes something out. All topics share one.
 BUDGET = {
     "theory": 2_040,
-    "tasks": 2_145,
-    "policies": 1_374,
+    "tasks": 2_269,
+    "policies": 1_451,
     "rollouts": 1_573,
     "probes": 3_286,
     "training": 3_929,
-    "views": 3_567,
-    "studies": 1_120,
-    "claims": 909,
+    "views": 3_611,
+    "studies": 1_137,
+    "claims": 930,
     "book": 1_065,
     "commands": 450,
     "root": 740,
-    "topics": 11_587,
+    "topics": 12_021,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 33_785, 950, 19_203, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 34_502, 950, 19_613, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
