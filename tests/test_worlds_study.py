@@ -1,6 +1,7 @@
 """Worlds side by side: rates, prices by hand, the line, every registered row, parts of a unit; the explorers."""
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -118,6 +119,16 @@ def test_the_line_and_its_predictions_are_those_of_least_squares(folder):
     assert (said["high"] - said["mean"]).tolist() == pytest.approx(stats.t.ppf(0.975, len(OPEN) - 2) * error)
     with pytest.raises(ValueError, match="three worlds or more"):
         outcomes.law(points.head(2))
+
+
+def test_a_committed_prediction_stands_when_worlds_are_added(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "results")
+    few = [outcomes.world_name(scale) for scale in OPEN[:4]]
+    (tmp_path / "results" / "worlds" / "predicted.yaml").write_text(f"walk_wrong: {{line_of: {few}}}\n")
+    tables = Tables("worlds", tmp_path / "results")
+    points, said = outcomes.points(tables), outcomes.predicted(tables).set_index("world")
+    for world, part in {"walk_wrong": points[points["world"].isin(few)], "longer": points}.items():
+        assert said.loc[world, "mean"] == pytest.approx(outcomes.law(part).predict(said.loc[world, "x"]).mean)
 
 
 def test_every_registered_row_is_measured_as_the_audit_does(folder):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import yaml
 from scipy import stats
 
 from audit.reckoning import WORLDS, Missing, Units, Void, at, each, interval, logs, one
@@ -543,6 +544,10 @@ def law(units):
 
 def off_line(units):
     others = trainable(Units("worlds", "worlds", len(WORLDS), units.results))
+    before = units.results / "worlds" / "predicted.yaml"
+    if before.exists():  # the line as it was when its prediction was committed
+        named = yaml.safe_load(before.read_text())[units.scale[6:]].get("line_of", WORLDS)
+        others = {k: one for k, one in others.items() if list(WORLDS)[k] in named}
     if len(others) < 3:
         raise Missing
     known = [(float(doublings(one)), octaves("oracle")(one).mean()) for one in others.values()]

@@ -17,11 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import yaml
 
+from workbook.places import data_path
 from workbook.statistics import Interval, detectable_effect, t_interval
 from workbook.studies.record import NotMeasured, Tables
 from workbook.studies.registration import WORLD_SCALES, WORLDS
@@ -253,9 +256,17 @@ def points(tables: Tables, scales: Sequence[str] = OPEN) -> pd.DataFrame:
 
 
 def predicted(tables: Tables) -> pd.DataFrame:
-    """What the line through the other worlds says of those held out, of whose training nothing is read.
+    """What the line through other worlds says of those held out, of whose training nothing is read.
 
-    A row per world held out: world, x, mean, low and high of its mean price.
+    A row per world held out: world, x, mean, low and high of its mean price. The line is that of the prediction that
+    was committed before anything was trained there: through the worlds that predicted.yaml names, or through all.
     """
-    line, places = law(points(tables)), points(tables, HELD_OUT)[["world", "x"]]
-    return places.join(pd.DataFrame([line.predict(x) for x in places["x"]], places.index, Interval._fields))
+    path = Path(tables.folder or data_path("results")) / "worlds" / "predicted.yaml"
+    made = yaml.safe_load(path.read_text()) if path.exists() else {}
+    places, everywhere = points(tables, HELD_OUT)[["world", "x"]], points(tables)
+    of = [
+        everywhere[everywhere["world"].isin(made.get(world, {}).get("line_of", everywhere["world"]))]
+        for world in places["world"]
+    ]
+    said = [law(part).predict(x) for part, x in zip(of, places["x"], strict=True)]
+    return places.join(pd.DataFrame(said, places.index, Interval._fields))
