@@ -465,8 +465,18 @@ def first(run, level, budget):
             return tokens[k] - (1 - share) * (tokens[k] - tokens[k - 1]) if k else tokens[0]
     return budget
 
+def far_off(units):
+    """Whether exact values at the start miss sampled ones by more than was allowed."""
+    try:
+        errors = units.table("errors")
+    except Missing:
+        return False
+    return abs(errors["bias"].mean()) > 0.01 or errors["square"].mean() > 0.03**2
+
 def half_way(units, more=None):
     """A row per unit and arm: tokens, start, and columns where the unit's budget is spent; more: units of the arena."""
+    if far_off(Units("worlds_values", units.scale, 10, units.results)):
+        raise Void
     rates = "smollm2_rates" if units.scale.startswith("smollm2") else "worlds_rates"
     rates = Units(rates, units.scale, 1, units.results).table("runs")
     policies = [rows.set_index(["arm", "lr", "batch"])["value"] for _, rows in rates.groupby("policy")]
@@ -524,7 +534,7 @@ def trainable(units):
     for k, one_world in units.worlds.items():
         try:
             half_way(one_world)
-        except Missing:
+        except (Missing, Void):
             continue
         if not list(WORLDS.values())[k].get("held_out"):
             kept[k] = one_world

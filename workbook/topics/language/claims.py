@@ -21,7 +21,7 @@ from workbook.topics.worlds import claims as worlds
 from workbook.topics.worlds.outcomes import LOWER, PLAIN
 
 OURS = dict.fromkeys(("cancelled", "dose", "mass", "value_gap"), "smollm2_probes")
-OURS |= {"worlds": "smollm2_training", "worlds_rates": "smollm2_rates"}
+OURS |= {"worlds": "smollm2_training", "worlds_rates": "smollm2_rates", "worlds_values": "worlds_values"}
 MOST = 64  # prompts of the largest step
 DECIDED = ("supported", "contradicted", "equivalent to none", "at its threshold", "not zero, too small to matter here")
 HERE = " sums"  # how keys of rows end that ask what the family's row of the same key asks

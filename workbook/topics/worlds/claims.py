@@ -60,7 +60,8 @@ def unlike(tables: Tables, measure, other: str = "world:third") -> pd.Series:
 
 def slope(tables: Tables) -> pd.Series:
     """Pseudo-values of the law's slope, one per world."""
-    return pseudo_values(points(tables).rename_axis("seed").reset_index(), lambda rows: law(rows).slope)
+    trained = points(tables).dropna(subset="price").rename_axis("seed").reset_index()
+    return pseudo_values(trained, lambda rows: law(rows).slope)
 
 
 def off_the_line(tables: Tables) -> pd.Series:

@@ -26,13 +26,14 @@ import yaml
 
 from workbook.places import data_path
 from workbook.statistics import Interval, detectable_effect, t_interval
-from workbook.studies.record import NotMeasured, Tables
+from workbook.studies.record import NotMeasured, Tables, Void
 from workbook.studies.registration import WORLD_SCALES, WORLDS
 
 EXACT, PLAIN, LOWER = "oracle", "dr_grpo", "permuted"
 LEAST = 0.05  # reward: where the best arm gains less in a world, nothing was learned there, and half-way is noise
 ENDS = ["value", "tax", "pass_at_8", "style_entropy", "logp_right"]  # read at the end of a run
 UNITS = 10  # of a world
+MOST_OFF = {"bias": 0.01, "rms": 0.03}  # of exact values from sampled ones: a price is a matter of tenths
 
 
 def world_name(scale: str) -> str:
@@ -165,7 +166,8 @@ def unit_outcomes(tables: Tables, study: str = "worlds") -> pd.DataFrame:
 
 
 def read(tables: Tables, column: str, arm: str, study: str = "worlds") -> pd.Series:
-    """A column of `unit_outcomes` of one arm, one number per unit."""
+    """A column of `unit_outcomes` of one arm, one number per unit; Void where the world does not count."""
+    check_values(tables)
     ends = unit_outcomes(tables, study)
     return ends[ends["arm"] == arm].set_index("seed")[column].rename_axis("unit")
 
@@ -184,12 +186,18 @@ def signal_share(tables: Tables, rule: str = PLAIN) -> float:
 
 
 def value_errors(tables: Tables) -> dict[str, float]:
-    """bias and rms of a world's exact values at the start against sampling, over all units and prompts, in reward.
-
-    A world counts where bias is within .01 and rms within .03: a price is a matter of tenths.
-    """
+    """bias and rms of a world's exact values at the start against sampling, over all units and prompts, in reward."""
     means = tables["worlds_values/errors"][["bias", "square"]].mean()
     return {"bias": float(means["bias"]), "rms": max(0.0, float(means["square"])) ** 0.5}
+
+
+def check_values(tables: Tables) -> None:
+    """Void where a world's exact values are off by more than MOST_OFF: its units do not count."""
+    with suppress(NotMeasured):
+        for name, off in value_errors(tables).items():
+            if abs(off) > MOST_OFF[name]:
+                known = f"exact values are off by {off:.4f} at the start ({name}), and {MOST_OFF[name]} was allowed"
+                raise Void(f"void: {known}, so the world does not count")
 
 
 def over_worlds(measure: Callable[[Tables], pd.Series], tables: Tables) -> pd.Series:
