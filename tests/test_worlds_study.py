@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from audit.definitions import DEFINITIONS
-from audit.reckoning import Missing, Units
+from audit.reckoning import Missing, Units, Void
 from scipy import stats
 
 from workbook.claims import ledger, measurements
@@ -129,6 +129,22 @@ def test_a_committed_prediction_stands_when_worlds_are_added(folder, tmp_path):
     points, said = outcomes.points(tables), outcomes.predicted(tables).set_index("world")
     for world, part in {"walk_wrong": points[points["world"].isin(few)], "longer": points}.items():
         assert said.loc[world, "mean"] == pytest.approx(outcomes.law(part).predict(said.loc[world, "x"]).mean)
+
+
+@pytest.mark.parametrize(("bias", "square", "counts"), [(0.009, 8e-4, True), (-0.011, 0, False), (0, 1e-3, False)])
+def test_a_world_whose_exact_values_are_off_does_not_count(folder, tmp_path, bias, square, counts):
+    shutil.copytree(folder, tmp_path / "results")
+    write(
+        tmp_path / "results", "worlds_values", "world:walk", 0, errors=pd.DataFrame([{"bias": bias, "square": square}])
+    )
+    points = outcomes.points(Tables("worlds", tmp_path / "results")).set_index("world")["price"]
+    assert points.notna()["walk"] == counts
+    assert points.drop("walk").notna().all()
+    if not counts:
+        with pytest.raises(record.Void, match=r"0\.0[13] was allowed, so the world does not count"):
+            outcomes.lead(Tables("world:walk", tmp_path / "results"), "oracle")
+        with pytest.raises(Void):
+            DEFINITIONS["worlds"]["Q1 world"](Units("worlds", "world:walk", 10, tmp_path / "results"))
 
 
 def test_every_registered_row_is_measured_as_the_audit_does(folder):
