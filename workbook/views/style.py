@@ -32,6 +32,7 @@ POSITIVE, NEGATIVE, NEUTRAL = "#2f78b3", "#c5690d", "#6b6b6b"  # of a sign and n
 SERIES = ["#0c728a", "#935147", "#ba71cb", "#6f937f", "#7154ce", "#34a409"]
 ACCENT = SERIES[0]  # of a single series
 ERROR_COLOR = "color-mix(in srgb, #c84a00 70%, currentcolor)"  # dark on a light page, light on a dark one
+PANEL = 300  # pixels, as Vega-Lite draws a chart without a width
 WIDTH = 700  # pixels of a page's text: so wide is every chart, with its labels and legends
 FIT = {"type": "fit-x", "contains": "padding", "resize": True}
 LINES = {"text": 98, "subtitle": 124}  # characters of a title that WIDTH holds
@@ -251,12 +252,12 @@ def dressed(spec: dict, data: dict | None = None) -> dict:
     return _widened(spec, scale)
 
 
-def _widened(spec: dict, scale: float) -> dict:
-    """The spec with the width of each panel, or of its steps, times `scale`."""
-    inner = {part: [_widened(one, scale) for one in spec[part]] for part in PARTS if part in spec}
+def _widened(spec: dict, scale: float, panel: bool = True) -> dict:
+    """The spec with the width of each panel, or of its steps, times `scale`; one without a width begins at PANEL."""
+    inner = {part: [_widened(one, scale, part != "layer") for one in spec[part]] for part in PARTS if part in spec}
     if isinstance(spec.get("spec"), dict):  # of a facet
         inner["spec"] = _widened(spec["spec"], scale)
-    if width := spec.get("width"):
+    if width := spec.get("width", PANEL if panel and {"mark", "layer"} & spec.keys() else 0):
         inner["width"] = width | {"step": width["step"] * scale} if isinstance(width, dict) else round(width * scale, 1)
     return spec | inner
 
