@@ -37,10 +37,21 @@ def cells(chapter: str, kind: str) -> list[str]:
     return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
 
 
-def test_a_page_folds_the_code_of_a_cell_that_ends_with_a_check():
-    sources = "import a\nchecked('b', 0, 1)\n", "checked('b', 0, 1)\nchart"
+def test_a_page_folds_set_up_with_what_it_prints_and_the_code_of_a_cell_that_ends_with_a_check():
+    setup = "".join(cells("00", "code")[0])
+    sources = "import a\nchecked('b', 0, 1)\n", "checked('b', 0, 1)\nchart", setup, f"{setup}\nform"
     page = page_source(new_notebook(cells=[new_markdown_cell("# A"), *map(new_code_cell, sources)]))
-    assert [cell["metadata"].get("tags") for cell in page["cells"]] == [None, ["hide-input"], None]
+    tags = [None, ["hide-input"], None, ["hide-cell"], ["hide-input"]]
+    assert [cell["metadata"].get("tags") for cell in page["cells"]] == tags
+
+
+@pytest.mark.parametrize("chapter", ["00", "try"])
+def test_a_page_asks_nobody_to_run_its_cells(chapter):
+    first = cells(chapter, "markdown")[0]
+    page = page_source(new_notebook(cells=[new_markdown_cell(first)]))["cells"][0]["source"]
+    assert "Shift + Enter" in first
+    assert "Shift + Enter" not in page
+    assert page.startswith(first.split("\n\n")[0])
 
 
 @pytest.mark.parametrize("path", find_chapters(), ids=lambda path: path.stem)

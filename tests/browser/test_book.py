@@ -86,7 +86,7 @@ def test_search_finds_sections_from_a_file(open_page):
 
 def test_set_up_and_answers_are_folded_and_pages_lead_on(open_page):
     page = open_page("00_start_here")
-    setup = page.locator("div.cell.tag_hide-input").first
+    setup = page.locator("div.cell.tag_hide-cell").first
     assert setup.count() == 1
     assert not setup.locator("pre").first.is_visible()
     assert not page.locator("details", has_text="Solution").first.evaluate("d => d.open")

@@ -28,7 +28,8 @@ from workbook.views.style import FIGURE, entitled, vegalite_version
 TITLE = "Token-gradient cancellation: a workbook"
 STATIC = Path(__file__).with_name("static")
 NOTE = "*A static copy of a notebook that was run from top to bottom. Run it yourself with `make lab` in a clone.*"
-SETUP = "google.colab"  # in the first code cell, which the page folds, as it does one that is a check
+SETUP = "google.colab"  # in the first code cell, whose code the page folds; of a chapter, what it prints as well
+RUN = r"(?m)^Run the cells .*\n\n|^Run the one cell below \(Shift \+ Enter\)\. "  # which nobody can in a page
 TOYS = ("softmax", "groups", "exchange")  # topics whose explorers move in a page
 STEPS = 9  # values of a slider in a page, at most
 EXPLORER = """<div class="moving"><div class="chart">{image}</div><p>This one moves: computed beforehand over a grid
@@ -71,8 +72,7 @@ def render_book(notebooks: dict, folder: Path) -> None:
             (source / f"{name}.ipynb").write_text(json.dumps(page_source(notebook)), encoding="utf-8")
         for name, text in ({"index": _index(notebooks, lists, source)} | lists).items():
             (source / f"{name}.md").write_text(text, encoding="utf-8")
-        book = Sphinx(source, None, folder, Path(temporary, "doctrees"), "html", CONFIG, status=None)
-        book.build()
+        Sphinx(source, None, folder, Path(temporary, "doctrees"), "html", CONFIG, status=None).build()
     for name, notebook in notebooks.items():  # what a page's button downloads: the notebook as it is
         (folder / "_sources" / f"{name}.ipynb").write_text(json.dumps(notebook, indent=1), encoding="utf-8")
     vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vegalite_version())
@@ -94,10 +94,10 @@ def page_source(notebook: dict) -> dict:
         if cell["cell_type"] == "markdown":
             text = re.sub(r"!\[([^\]]*)\]\((?:http|data:)[^)]*\)", r"\1", text).replace("<abbr ", '<abbr tabindex="0" ')
             text = text.replace("(../data/book/losses.md)", "(losses.md)").replace("(../data/pictures/", "(")
-            cell["source"] = f"{text}\n\n{NOTE}" if k == 0 else text
+            cell["source"] = f"{re.sub(RUN, '', text)}\n\n{NOTE}" if k == 0 else text
             continue
         if SETUP in text or "\nchecked(" in text[text.rstrip().rfind("\n") :]:  # which it ends with
-            cell["metadata"] = {"tags": ["hide-input"]}
+            cell["metadata"] = {"tags": ["hide-cell" if text.rstrip().endswith("setup(seed=0)") else "hide-input"]}
         for topic, names in re.findall(rf"^from workbook\.topics\.({'|'.join(TOYS)}) import (.+)$", text, re.MULTILINE):
             imports |= dict.fromkeys(names.split(", "), topic)
         last = re.search(r"^(explore_\w+)\(\)$", text.strip().rsplit("\n", 1)[-1])
