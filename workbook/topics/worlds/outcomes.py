@@ -276,5 +276,5 @@ def predicted(tables: Tables) -> pd.DataFrame:
         everywhere[everywhere["world"].isin(made.get(world, {}).get("line_of", everywhere["world"]))]
         for world in places["world"]
     ]
-    said = [law(part).predict(x) for part, x in zip(of, places["x"], strict=True)]
-    return places.join(pd.DataFrame(said, places.index, Interval._fields))
+    prices = [law(part).predict(x) for part, x in zip(of, places["x"], strict=True)]
+    return places.join(pd.DataFrame(prices, places.index, Interval._fields))
