@@ -30,6 +30,10 @@ FIGURES = outcomes.figures()
 FINDINGS = [one for kind in ("findings", "decisions") for one in read_findings()[kind]]
 
 INTERVAL = re.compile(r"(-?\d+(?:\.\d+)?)(?: %)? \[(-?\d+(?:\.\d+)?), (-?\d+(?:\.\d+)?)\]")
+# numbers of two decimals or more, and what holds others: tags, formulas, code, addresses, arXiv's numbers
+TEXTS = ("text/plain", "text/html", "application/vnd.workbook.controls+json")
+TYPED = re.compile(r"\b\d+\.\d{2,}\b")
+NO_PROSE = re.compile(r"<[^>]+>|```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\]\([^)]*\)|\b\d{4}\.\d{5}\b", re.DOTALL)
 
 
 def cells(chapter: str, kind: str) -> list[str]:
@@ -68,6 +72,20 @@ def test_an_interval_typed_in_a_chapter_is_a_rows_or_printed_there(path):
                 np.all(abs(unit * rows - typed) <= 0.5 * 0.1 ** np.array(places) + 1e-9, axis=1) for unit in (1, 100)
             ]
             assert found[0] in printed or np.any(near), f"{cell['id']}: nothing says {found[0]}"
+
+
+@pytest.mark.parametrize("path", find_chapters(), ids=lambda path: path.stem)
+def test_a_number_typed_in_a_chapter_is_printed_there(path):
+    notebook = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in notebook if cell["cell_type"] == "code"]
+    texts = [[made.get("text"), *map(made.get("data", {}).get, TEXTS)] for cell in code for made in cell["outputs"]]
+    printed = np.array(re.findall(r"\d+\.\d+", json.dumps([texts, [cell["source"] for cell in code]])), dtype=float)
+    for cell in notebook:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown" and "**Exercise" not in text:
+            for typed in TYPED.findall(NO_PROSE.sub("", INTERVAL.sub("", text.replace("−", "-")))):
+                half = 0.5 * 0.1 ** len(typed.partition(".")[2]) + 1e-9
+                assert np.any(abs(printed - float(typed)) <= half), f"{cell['id']}: nothing says {typed}"
 
 
 @pytest.mark.parametrize("term", TERMS.values(), ids=list(TERMS))
