@@ -19,7 +19,6 @@ from workbook import __main__
 from workbook.claims import (
     CLAIMS,
     cards,
-    compare_with_ledger,
     format_ledger,
     format_summary,
     ledger,
@@ -425,7 +424,7 @@ def test_bad_requests_are_one_sentence(capsys):
         Tables("huge")
 
 
-def test_a_chapter_shows_registered_rows_and_says_where_a_reader_differs(capsys):
+def test_a_chapter_shows_registered_rows(capsys):
     show_outcomes("H1", "H1 alone")
     printed = capsys.readouterr().out
     row = ledger("family", claims=["H1"], described=False).set_index("key").loc["H1"]
@@ -433,11 +432,6 @@ def test_a_chapter_shows_registered_rows_and_says_where_a_reader_differs(capsys)
     assert row["measured"] in " ".join(printed.split())
     assert f"{row['measured']}; the same over all tokens" in " ".join(printed.split()), "of H1 alone"
     assert max(map(len, printed.splitlines())) <= 100
-    inside, outside = row["mean"], row["high"] + 1
-    assert "agrees" in compare_with_ledger("H1", inside)
-    assert "above" in compare_with_ledger("H1", outside)
-    assert "agrees" in compare_with_ledger("H1", outside, row["low"], outside + 1)
-    assert "below" in compare_with_ledger("H1", row["low"] - 1)
     with pytest.raises(ValueError, match="H1 alone"):
         show_outcomes("H1 alnoe")
 

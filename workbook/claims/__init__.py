@@ -2,7 +2,6 @@
 
     ledger()                                 a row per measurement, from the tables below data/results/ alone
     show_outcomes("H1", "H1 alone")          registered rows, in a chapter, as they were last kept (`claims --keep`)
-    compare_with_ledger("H1", mean)          whether a number measured anew agrees with the row's interval
 
 The unit of inference is policy x seed; where several units share a policy, their mean counts once. A study registers
 its outcomes before the first unit is measured (`workbook.studies.registration`): one primary row a claim, with a
@@ -39,7 +38,7 @@ from workbook.claims.sentences import show_claims
 from workbook.places import lazy_names
 from workbook.studies.record import Claim, Measurement, Tables
 
-_NAMES = {"claims.cards": "compare_with_ledger show_outcomes"}  # which draw: a command waits for no charts
+_NAMES = {"claims.cards": "show_outcomes"}  # which draw: a command waits for no charts
 _names, __getattr__, __dir__ = lazy_names(__name__, _NAMES)
 
 __all__ = [

@@ -7,8 +7,6 @@ import shutil
 import textwrap
 from difflib import get_close_matches
 
-import numpy as np
-
 from workbook.claims.ledger import SIGNS, format_effect, measured_of, registered, stated_of
 from workbook.views.style import NEUTRAL, SERIES, escape
 
@@ -37,46 +35,11 @@ class Outcomes:
         return f'<div class="outcomes" style="max-width: 960px; font-size: 14px">{rows}</div>'
 
 
-class Sentence:
-    """A sentence that a page wraps between words, as a terminal does."""
-
-    def __init__(self, text: str):
-        self.text = text
-
-    def __repr__(self) -> str:
-        return _filled(self.text)
-
-    def _repr_html_(self) -> str:
-        return f'<p style="max-width: 860px">{escape(self.text)}</p>'
-
-
 def show_outcomes(*keys: str, scale: str = "family") -> None:
     """Show registered rows of the ledger: outcome, claim, mean and interval; role and what was stated folded."""
     from IPython.display import display
 
     display(Outcomes({key: _row(key, scale) for key in keys}))
-
-
-def compare_with_ledger(key: str, mean: float, low: float = np.nan, high: float = np.nan, scale: str = "family") -> str:
-    """Show, and return, whether a number measured here agrees with the ledger's row of this key.
-
-    low, high: bounds of the number's own interval, if it has one.  It agrees where the intervals meet.
-    """
-    from IPython.display import display
-
-    row = _row(key, scale)
-    bounds = (low, high) if np.isfinite(low) else (mean, mean)
-    ours = f"{mean:.3g}" + (f" [{low:.3g}, {high:.3g}]" if np.isfinite(low) else "")
-    if bounds[1] >= row.low and bounds[0] <= row.high:
-        text = f"{key}: {ours} here agrees with the book's {format_effect(row)} over {row.units} units."
-    else:
-        side = "above" if bounds[0] > row.high else "below"
-        text = (
-            f"{key}: {ours} here lies {side} the book's {format_effect(row)}, an interval of the mean over "
-            f"{row.units} units: one policy, other sizes or another seed may well lie outside."
-        )
-    display(Sentence(text))
-    return text
 
 
 def _filled(text: str, indent: str = "") -> str:
