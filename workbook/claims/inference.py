@@ -1,11 +1,11 @@
 """What independent units say of a registered outcome: t interval, tests, power, and how much hangs on single units.
 
 The numbers are one per unit (policy x seed), or jackknife pseudo-values; where several units share a policy they are
-not independent, and their mean stands for the policy. d is the smallest effect of interest about the threshold c.
+not independent, and their mean stands for the policy. d is the smallest effect of interest about the threshold.
 
-    95 % interval    mean +- t_(n-1) s / sqrt(n)             supported or contradicted: all of it on one side of c
-    equivalence      the 90 % interval lies within c +- d    two one-sided tests at 5 %
-    power            the least distance from c that n such units would detect with 80 % (noncentral t)
+    95 % interval    mean +- t_(n-1) s / sqrt(n)    supported or contradicted: all of it on one side of the threshold
+    equivalence      the 90 % interval lies within threshold +- d, by two one-sided tests at 5 %
+    power            the least distance from the threshold that n such units would detect with 80 % (noncentral t)
 """
 
 from typing import NamedTuple
@@ -66,8 +66,8 @@ def judge_units(values: pd.Series, registered: Outcome, policies: pd.Series | No
     if len(x) < MIN_UNITS:
         spread = float(x.std(ddof=1)) if len(x) > 1 else np.nan
         return Judged(float(back(x.mean())), np.nan, np.nan, spread, NOT_MEASURED, *[np.nan] * 7, len(x), np.nan)
-    c, d, scaled = registered.threshold, registered.smallest_effect, np.log if log else float
-    rule = Rule(float(scaled(c)), float(scaled(c - d)), float(scaled(c + d)), registered.toward)
+    threshold, d, scaled = registered.threshold, registered.smallest_effect, np.log if log else float
+    rule = Rule(*(float(scaled(end)) for end in (threshold, threshold - d, threshold + d)), registered.toward)
     without = back((x.sum() - x) / (len(x) - 1)) if log else (x.sum() - x) / (len(x) - 1)
     detectable = detectable_effect(x.std(ddof=1), len(x))
     if log:  # towards the claim, in the ratio's unit
@@ -194,12 +194,12 @@ def conclude(row: dict, primaries: int, control: dict | None = None) -> tuple[st
         return NOT_MEASURED, here, f"{number}; an outcome needs {MIN_UNITS}"
     if here == NOT_TESTABLE:
         return here, here, f"every unit lies at the threshold, {row['threshold']:g}: a floor, a ceiling or no contrast"
-    c, unit = row["threshold"], row["unit"]
-    clear = row["low"] > c or row["high"] < c
+    threshold, unit = row["threshold"], row["unit"]
+    clear = row["low"] > threshold or row["high"] < threshold
     if here == EQUIVALENT:
         none = 1.0 if row["log"] else 0.0  # a ratio's, or a difference's
-        here = AT_THRESHOLD if c != none else TOO_SMALL if clear else EQUIVALENT
-        reason = f"its 90 % interval lies within {c:g} ± {row['smallest_effect']:g} {unit}".rstrip()
+        here = AT_THRESHOLD if threshold != none else TOO_SMALL if clear else EQUIVALENT
+        reason = f"its 90 % interval lies within {threshold:g} ± {row['smallest_effect']:g} {unit}".rstrip()
         if name := row["positive_control"]:
             separates = conclude(control, primaries)[0] if control else NOT_MEASURED
             if separates != SUPPORTED:
@@ -210,9 +210,9 @@ def conclude(row: dict, primaries: int, control: dict | None = None) -> tuple[st
             return NOT_TESTABLE, here, f"it names no positive control; {reason}"
     elif here == INCONCLUSIVE:
         detectable = f"80 % power for a distance of {row['detectable']:.2g} {unit}".rstrip()
-        reason = f"its interval reaches both sides of {c:g}; {detectable} or more"
+        reason = f"its interval reaches both sides of {threshold:g}; {detectable} or more"
     else:
-        reason = f"its whole interval lies {'above' if row['low'] > c else 'below'} {c:g}"
+        reason = f"its whole interval lies {'above' if row['low'] > c else 'below'} {threshold:g}"
         if np.isfinite(row["q"]) and row["q"] > LEVEL:
             here, reason = INCONCLUSIVE, f"{reason}, but q = {row['q']:.2g} over {primaries} primary rows"
         if row["p_flips"] > LEVEL:
