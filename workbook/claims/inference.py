@@ -212,7 +212,7 @@ def conclude(row: dict, primaries: int, control: dict | None = None) -> tuple[st
         detectable = f"80 % power for a distance of {row['detectable']:.2g} {unit}".rstrip()
         reason = f"its interval reaches both sides of {threshold:g}; {detectable} or more"
     else:
-        reason = f"its whole interval lies {'above' if row['low'] > c else 'below'} {threshold:g}"
+        reason = f"its whole interval lies {'above' if row['low'] > threshold else 'below'} {threshold:g}"
         if np.isfinite(row["q"]) and row["q"] > LEVEL:
             here, reason = INCONCLUSIVE, f"{reason}, but q = {row['q']:.2g} over {primaries} primary rows"
         if row["p_flips"] > LEVEL:
