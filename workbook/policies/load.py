@@ -26,7 +26,7 @@ from torch import nn
 
 from workbook.places import data_path, file_hash, import_to_stay, require
 from workbook.policies.models import as_device, as_dtype, padding_error, prepare_for_cpu, seeded
-from workbook.policies.packaged import PACKAGED, RECORD
+from workbook.policies.packaged import PACKAGED, RECORD, TUNED
 
 BUNDLED = data_path("bundled")
 HUB_TIMEOUT_S = 4.0  # until the hub counts as unreachable
@@ -38,7 +38,6 @@ UNFIT = (  # what transformers, peft and bitsandbytes raise for models that they
     SafetensorError,
 )  # fmt: skip
 MAX_MESSAGE = 140  # characters of another package's
-TUNED = "smollm2:"  # how names of `workbook.policies.tuned` begin
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
 ALTERNATIVES = 'the policies that need no hub are "bundled", "smollm2-135m", "gemma3-270m" and any local folder'
 

@@ -23,6 +23,7 @@ from filelock import FileLock
 
 from workbook.places import cache_folder, file_hash, require
 
+TUNED = "smollm2:"  # how names of `workbook.policies.tuned` begin
 RECORD = "provenance.json"
 
 

@@ -18,8 +18,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from workbook.places import data_path, file_hash
-from workbook.policies.load import TUNED
-from workbook.policies.packaged import PACKAGED
+from workbook.policies.packaged import PACKAGED, TUNED
 from workbook.tasks.task import short
 
 BASE = PACKAGED["smollm2-135m"]
