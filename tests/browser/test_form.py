@@ -85,6 +85,11 @@ def test_an_experiment_by_hand(run_cells, small_model, tmp_path):
     refuses("must be 'bundled'")
     write("model", str(small_model))
     assert chapter.python("form.controls['lora'].value") == 8, "adapters of a language model"
+    for typed, shown in (("5", "4"), ("16", "16"), ("many", "16"), ("", "16"), ("4", "4")):  # a slider over options
+        slide("group size G", typed)
+        expect(chapter.control("group size G").locator(".widget-readout")).to_have_text(shown)
+    chapter.settle()
+    assert chapter.python("form.controls['group_size'].value") == 4
     slide("tokens at most", 12)
     slide("optimizer steps", 2)
     expect(start).to_be_enabled(timeout=SLOW)

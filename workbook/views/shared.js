@@ -39,6 +39,29 @@ function keepNames(manager) {
   look();
 }
 
+// ipywidgets lets a reader type beside a slider over options, and forgets it: Enter only breaks the line. Here the option
+// of that name is taken, else the nearest number; what is neither goes away again.
+async function takeTyped(manager, readout) {
+  for (const model of await Promise.all(Object.values(manager._models ?? {}))) {
+    const labels = model.get('_options_labels') ?? [], views = await Promise.all(Object.values(model.views ?? {}));
+    const view = views.find(one => one.readout === readout && one.updateSelection);
+    if (!view || !labels.length) continue;
+    const typed = readout.textContent.trim(), far = labels.map(label => Math.abs(Number(label) - Number(typed)));
+    const nearest = typed ? far.indexOf(Math.min(...far.filter(Number.isFinite))) : -1;
+    const index = labels.includes(typed) ? labels.indexOf(typed) : nearest;
+    if (index >= 0 && index !== model.get('index')) { model.set('index', index); model.save_changes(); }
+    view.updateSelection();
+  }
+}
+function keepTyped(manager) {
+  if (manager.keepsTyped) return;
+  manager.keepsTyped = true;
+  const take = event => { const readout = event.target.closest?.('.widget-readout[contenteditable="true"]');
+    if (!readout || (event.key ?? 'Enter') !== 'Enter') return;
+    event.preventDefault(); takeTyped(manager, readout); };
+  for (const kind of ['keydown', 'focusout']) document.addEventListener(kind, take);
+}
+
 // What the widgets of a page share. The kernel opens it before the first of them; it has no view.
 const VIEW = 'application/vnd.jupyter.widget-view+json', STATE = 'application/vnd.jupyter.widget-state+json';
 const LOST = 'Error displaying widget: model not found', SHARED = 'workbook.views.live.Shared';
@@ -83,4 +106,4 @@ function keepWidgets(manager) {
   for (const wait of [0, 500, LOOKS + 500, 2 * LOOKS]) setTimeout(showLost, wait);
 }
 
-export default { initialize({ model }) { keepNames(model.widget_manager); keepWidgets(model.widget_manager); } };
+export default { initialize({ model }) { keepNames(model.widget_manager); keepTyped(model.widget_manager); keepWidgets(model.widget_manager); } };
