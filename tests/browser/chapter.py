@@ -6,6 +6,7 @@ import os
 import re
 import time
 from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 
 from axe_playwright_python.sync_playwright import Axe
@@ -151,12 +152,13 @@ class Chapter:
         return self.page.wait_for_function(SHOWN, timeout=120_000, polling=POLL).json_value()
 
     def grave(self) -> list[tuple[str, str]]:
-        """What axe calls critical or serious in the outputs of the cells: (rule, one of its places).
+        """What axe calls critical or serious in the outputs of the cells, in either theme: (rule, one of its places).
 
         JupyterLab's own parts around the outputs are not looked at, nor contrast within charts, which takes long.
         """
         problems = []
-        for context, rules in AXE_RUNS:
+        for theme, (context, rules) in product(("Dark", "Light"), AXE_RUNS):
+            self.change_theme(theme)
             options = {"resultTypes": ["violations"], "preload": False} | rules
             problems += Axe().run(self.page, context=context, options=options).response["violations"]
         return [(one["id"], one["nodes"][0]["html"]) for one in problems if one["impact"] in ("serious", "critical")]

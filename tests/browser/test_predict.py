@@ -82,7 +82,6 @@ def test_predictions_are_drawn_typed_recorded_and_revealed(run_cells, lab):
     forms.nth(0).scroll_into_view_if_needed()
     chapter.shot("predict-dark")
     assert chapter.grave() == []
-    chapter.change_theme("Light")
     chapter.reopen()
     assert chapter.shown(3) == ["widget"] * 3, "the forms; no answer waits"
     assert forms.nth(1).inner_text().count("Recorded 20") == 1
