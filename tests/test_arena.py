@@ -129,6 +129,19 @@ def test_a_row_of_ones_own_takes_its_place(folder, monkeypatch):
     assert [kinds[name] for name in ("f (yours)", "oracle", "coin_reward", "ibpo")] == list(arena_charts.KINDS)
 
 
+def test_what_worlds_measured_is_shown_and_the_other_rules_are_named(folder, tmp_path, monkeypatch):
+    for name in ("worlds", "worlds_rates"):
+        shutil.copytree(folder / name, tmp_path / name)
+    monkeypatch.setattr(arena_outcomes, "world_tables", lambda scale, _: Tables(scale, tmp_path))
+    table = arena_outcomes.measured_table()
+    assert set(table["rule"]) == set(SPEED)
+    assert table["world"].nunique() == 2
+    for show in (arena_charts.table_text, arena_charts.table_markdown):
+        assert "Not measured yet: grpo, reinforce, " in show(table)
+    with pytest.raises(NotMeasured, match="measure arena --scale world:third"):
+        claims.MEASURES["arena"]["P1"](Tables("world:third", tmp_path))
+
+
 @pytest.fixture
 def small(monkeypatch):
     for module, name, value in (
@@ -213,8 +226,5 @@ def test_the_command_refuses_in_a_sentence(words, sentence, capsys, monkeypatch,
 
 def test_the_page_holds_the_measured_table():
     page = data_path("book", "arena.md").read_text(encoding="utf-8")
-    try:
-        printed = arena_charts.table_markdown(arena_outcomes.measured_table())
-    except NotMeasured:
-        printed = "Not measured yet."
+    printed = arena_charts.table_markdown(arena_outcomes.measured_table())
     assert f"<!-- arena -->\n{printed}\n<!-- /arena -->" in page

@@ -25,6 +25,8 @@ from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables
 from workbook.studies.registration import WORLD_SCALES
 from workbook.topics.worlds.arena_outcomes import (
+    RANDOM,
+    RULES,
     SCALES,
     YOURS,
     arena_table,
@@ -41,11 +43,6 @@ from workbook.training.credit import credit_call
 from workbook.training.files import write_parquet
 from workbook.training.messages import progress, reporting
 
-RULES = (
-    *("grpo", "reinforce", "negative_only", "prefix_credit", "lambda_grpo", "gtpo", "nthr", "token_hidden_reward"),
-    *("advantage_reweighting", "lopti", "w_reinforce", "balanced_aggregation", "ibpo", "worst_token_reset"),
-)
-RANDOM = "coin_reward"  # runs at plain's own rate
 NOT_TRAINED = ("rloo",)  # dr_grpo times 8/7 in groups of eight: AdamW divides that away, so it is the same run
 STEPS = (0.5, 1.0, 2.0)  # of plain's own rate
 UNITS, UNTUNED = 6, 3e-4  # of a contest: units, and the rate of all where a world's are not measured

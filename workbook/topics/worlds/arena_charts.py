@@ -18,12 +18,12 @@ from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require
 PANELS = {"tokens": "octaves of tokens", "tax": "tax over plain's"}  # measure: title of its axis
 KINDS = {"yours": SERIES[1], "known credit, plain, permuted": "black", "sees no reward": NEUTRAL, "other rules": ACCENT}
 ROW = 17  # pixels
-MEASURES = {  # heading of the text, of each world: (column, decimals, whether its interval is shown)
-    "octaves ahead": ("tokens", 2, True),
-    "value": ("value", 3, True),
-    "tax": ("tax", 1, False),
-    "pass@8": ("pass_at_8", 3, False),
-    "rate": ("lr", 5, False),
+MEASURES = {  # heading of the text, of each world: (column, its form, whether its interval is shown)
+    "octaves ahead": ("tokens", ".2f", True),
+    "value": ("value", ".3f", True),
+    "tax": ("tax", ".1f", False),
+    "pass@8": ("pass_at_8", ".3f", False),
+    "rate": ("lr", ".2g", False),
 }
 PAGE_LACKS = ("rate",)
 LEGEND = (
@@ -112,9 +112,9 @@ def table_rows(table: pd.DataFrame, lacks: tuple[str, ...] = ()) -> list[list[st
     return rows
 
 
-def _cell(row: dict, column: str, decimals: int, interval: bool) -> str:
+def _cell(row: dict, column: str, form: str, interval: bool) -> str:
     ends = [column, *(f"{column}_{end}" for end in ("low", "high") if interval)]
-    numbers = [f"{row[end]:.{decimals}f}" for end in ends if not math.isnan(row[end])]
+    numbers = [f"{row[end]:{form}}" for end in ends if not math.isnan(row[end])]
     return numbers[0] + f" [{', '.join(numbers[1:])}]" * (len(set(numbers)) > 1) if numbers else ""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import t_interval
-from workbook.studies.record import Tables
+from workbook.studies.record import NotMeasured, Tables
 from workbook.topics.worlds.outcomes import (
     ENDS,
     EXACT,
@@ -24,6 +24,11 @@ from workbook.topics.worlds.outcomes import (
     world_tables,
 )
 
+RULES = (
+    *("grpo", "reinforce", "negative_only", "prefix_credit", "lambda_grpo", "gtpo", "nthr", "token_hidden_reward"),
+    *("advantage_reweighting", "lopti", "w_reinforce", "balanced_aggregation", "ibpo", "worst_token_reset"),
+)
+RANDOM = "coin_reward"  # runs at plain's own rate
 SCALES = ("world:plain", "world:third")  # likeliest words right, and a third of them wrong
 COLUMNS = ("tokens", "value", "tax", "pass_at_8")  # of `run_ends`, in which rules are laid beside plain
 RATIOS = ("tax",)  # of them
@@ -56,10 +61,11 @@ def rule_rates(tables: Tables) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=64)
-def rule_ends(tables: Tables) -> pd.DataFrame:
-    """`run_ends` of a world's units, every rule at its own rate, with the column lr."""
-    known = tables["worlds/runs"]
-    runs = pd.concat([known, within(tables["arena/runs"], most_tokens(known))], ignore_index=True)
+def rule_ends(tables: Tables, whole: bool = True) -> pd.DataFrame:
+    """`run_ends` of a world's units, every rule at its own rate, with the column lr; not whole: of `worlds` alone."""
+    runs = known = tables["worlds/runs"]
+    if whole:
+        runs = pd.concat([known, within(tables["arena/runs"], most_tokens(known))], ignore_index=True)
     return run_ends(runs, best_attainable(tables["worlds_rates/runs"]), by=("arm", "lr"))
 
 
@@ -114,8 +120,16 @@ def in_order(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured_table(scales: Sequence[str] = SCALES) -> pd.DataFrame:
-    """The `arena_table` of the committed study. Raises NotMeasured, naming the command, where a world lacks one."""
-    return arena_table({scale: rule_ends(world_tables(scale, None)) for scale in scales}).assign(source=MEASURED)
+    """The `arena_table` of the committed studies; without rules of RULES as long as not every world has theirs.
+
+    Raises NotMeasured, naming the command, where a world lacks the runs of `worlds`.
+    """
+    tables, whole = {scale: world_tables(scale, None) for scale in scales}, True
+    try:
+        _ = [one["arena/runs"] for one in tables.values()]
+    except NotMeasured:
+        whole = False
+    return arena_table({scale: rule_ends(one, whole) for scale, one in tables.items()}).assign(source=MEASURED)
 
 
 def short_name(rule: str) -> str:
@@ -124,7 +138,8 @@ def short_name(rule: str) -> str:
 
 
 def headline(table: pd.DataFrame) -> str:
-    """Whether the arena can tell: what known credit and a rule without rewards come to beside plain, by world."""
+    """Whether the arena can tell: what known credit and a rule without rewards come to beside plain, by world; which
+    rules wait to be measured."""
     measured = table[table["source"] == MEASURED]
     texts = []
     for world, rows in (table if measured.empty else measured).groupby("world", sort=False):
@@ -133,4 +148,8 @@ def headline(table: pd.DataFrame) -> str:
         value = f"{free['value']:+.3f} [{free['value_low']:+.3f}, {free['value_high']:+.3f}]"
         texts.append(f"{world}, known credit is {octaves} octaves of tokens ahead of plain group advantages, and ")
         texts[-1] += f"entropy minimisation, which sees no reward, differs from them in final value by {value}."
-    return " ".join(f"In world {text}" for text in texts)
+    sentences, missing = [f"In world {text}" for text in texts], {*RULES, RANDOM} - set(table["rule"])
+    if len(measured) and missing:
+        names = ", ".join(rule for rule in (*RULES, RANDOM) if rule in missing)
+        sentences.append(f"Not measured yet: {names} (`python -m workbook measure arena_rates`, then `arena`).")
+    return " ".join(sentences)
