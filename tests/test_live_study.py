@@ -1,11 +1,13 @@
 """Live studies: the shell (a stop in the middle, a refused setting, two clicks), and what each chapter computes."""
 
+import re
 import threading
 
 import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
+from IPython.utils.capture import capture_output
 
 from workbook.training.messages import Stopped, progress, reporting, show_partial
 from workbook.views.explorer import menu, slider
@@ -25,10 +27,11 @@ def study_of(compute, **kwargs):
 
 
 def test_run_computes_the_settings_and_draws_on_the_way():
-    partial = []
+    partial, lines = [], []
 
     def compute(steps):
         for k in progress(range(steps), "counting"):
+            lines.append(study.line.value)
             show_partial(table=pd.DataFrame({"x": [float(k)], "y": [1.0]}))
             partial.append((len(study.chart.data["table"]), study.bar.value))
         return {"table": pd.DataFrame({"x": np.arange(steps, dtype=float), "y": 0.0})}
@@ -39,10 +42,30 @@ def test_run_computes_the_settings_and_draws_on_the_way():
     assert "steps=4" in study.snippet.text
     study.run().wait()
     assert [value for _, value in partial] == [0.0, 0.25, 0.5, 0.75]
+    assert "counting: 0 of 4; the first will tell how long all take" in lines[0]
+    assert re.search(r"counting: 1 of 4, .+ s so far, about .+ s left", lines[1])
     assert len(study.chart.data["table"]) == 4
     assert study.drawn == {"steps": 4}
     assert "4 rows" in study.sentence.value
     assert (study.run_button.disabled, study.stop_button.disabled) == (False, True)
+    study.close()
+
+
+@pytest.mark.usefixtures("shell")
+def test_one_that_runs_is_on_the_page_before_it_is_done_and_its_picture_is_of_the_end():
+    go = threading.Event()
+
+    def compute(steps):
+        assert go.wait(20)
+        return {"table": START.assign(y=5.0)}
+
+    study = study_of(compute)
+    with capture_output() as page:
+        threading.Timer(0.5, go.set).start()
+        study.run().display()
+    first, last = [output.data["image/png"] for output in page.outputs]
+    assert study.drawn == {"steps": 3}
+    assert first != last
     study.close()
 
 

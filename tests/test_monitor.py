@@ -23,6 +23,7 @@ from workbook.views.monitor import (
     monitor_frame,
     monitor_rows,
     monitor_table,
+    sentence,
 )
 from workbook.views.style import png
 
@@ -83,6 +84,15 @@ def test_the_spec_is_the_same_at_every_step(n):
     drawn = monitor_chart(**tables(logged(n), 60), legend=True).to_dict()
     assert drawn["description"]
     assert png(drawn, scale=1).startswith(b"\x89PNG")
+
+
+def test_the_line_says_how_long_a_run_has_taken_and_will_take():
+    status = {"state": "running", "step": 4, "total": 10, "message": "Training."}
+    assert sentence(status, logged(4)) == "running: step 4 of 10, 5 s so far, about 7.5 s left. Training."
+    first = "the first will tell how long all take"
+    assert sentence(status | {"step": 0}, logged(0)) == f"running: step 0 of 10; {first}. Training."
+    starting = sentence(status | {"state": "starting", "message": "Loading the policy."}, logged(0))
+    assert starting == "starting: Loading the policy ... The first step will tell how long all take."
 
 
 def test_completions_stay_text():

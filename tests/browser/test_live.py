@@ -34,7 +34,7 @@ def compute_study(n: int = 20):
         show_partial(table=rows(10 * k))
     return {"table": rows(10 * n)}
 study = LiveStudy(compute_study, bars, {"n": slider(20, 1, 100, 1, "steps")}, {"table": rows(0)})
-study
+study.run()
 """
 WATCH = """() => { const box = document.querySelector('.workbook-explorer'), chart = box.querySelector('[data-drawn]');
   const target = box.querySelector('.noUi-target');
@@ -89,11 +89,13 @@ def test_an_explorer_follows_a_fast_drag_refuses_and_is_reset(run_cells, capsys)
 
 def test_a_live_study_runs_and_is_stopped(run_cells):
     chapter = run_cells(CHART.replace("live\n", ""), STUDY)
+    assert lengths(chapter)["up"] == 200, "the cell waits for what it runs"
+    chapter.execute("study.set(n=30)")
     chapter.run_study()
-    assert lengths(chapter)["up"] == 200
+    assert lengths(chapter)["up"] == 300
     chapter.execute("study.set(n=100)")
     chapter.run_study(stop=True)
-    assert lengths(chapter)["up"] == 200, "back to what was computed whole"
+    assert lengths(chapter)["up"] == 300, "back to what was computed whole"
     assert chapter.grave() == []
     assert chapter.errors == []
 

@@ -65,6 +65,28 @@ def reporting(report: Callable[[int, int, str], None], partial: Callable | None 
         _HERE.report = _HERE.partial = None
 
 
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them.
+
+    >>> duration(0.31), duration(90), duration(9000)
+    ('0.31 s', '1.5 min', '2.5 h')
+    """
+    unit, name = next(((unit, name) for unit, name in ((3600, "h"), (60, "min")) if seconds >= 1.5 * unit), (1, "s"))
+    return f"{seconds / unit:.2g} {name}"
+
+
+def pace(done: int, total: int, seconds: float, each: float | None = None) -> str:
+    """How far work is, and how long it will still take: each of the rest as long as those so far, if not `each`.
+
+    >>> pace(0, 4, 0.1), pace(1, 4, 5.0)
+    ('0 of 4; the first will tell how long all take', '1 of 4, 5 s so far, about 15 s left')
+    """
+    if not done:
+        return f"0 of {total}; the first will tell how long all take"
+    left = (seconds / done if each is None else each) * (total - done)
+    return f"{done} of {total}, {duration(seconds)} so far{f', about {duration(left)} left' if left else ''}"
+
+
 def one_line(text: object, longest: int = 300) -> str:
     """Text on one line, cut off after so many characters."""
     line = " ".join(str(text).split())

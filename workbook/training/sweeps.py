@@ -17,13 +17,12 @@ from typing import Any
 import joblib
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
 from workbook.places import import_to_stay, runs_folder
 from workbook.training.checks import check_run
 from workbook.training.config import RunConfig, flatten, plain, read_yaml
 from workbook.training.files import as_folder, check_vacant
-from workbook.training.messages import explain_error, one_line, show_value
+from workbook.training.messages import explain_error, one_line, progress, show_value
 from workbook.training.runs import END_WINDOW, Run, create_run, is_done, load_run
 
 _ONE_RUN = threading.Lock()  # random states and torch's threads are a process's: it trains one run at a time
@@ -40,7 +39,7 @@ def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool =
             list of such grids, one after the other, e.g. one for each optimizer with its own learning rates.
         folder: of the sweep; called again on the same folder, it does only what is missing.
         n_jobs: runs at a time; the cores are shared among them.
-        quiet: no progress bar.
+        quiet: print no line per run.
 
     Returns `compare_runs` of all; a failed run has its message there, and does not stop the others. Raises ValueError,
     and writes nothing, if a combination makes no run, or the folder holds runs of another config.
@@ -59,7 +58,7 @@ def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool =
     threads = max(1, (os.cpu_count() or 1) // n_jobs)
     jobs = (joblib.delayed(_train)(str(path.resolve()), threads) for path in todo)
     done = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(jobs)
-    for message in done if quiet else tqdm(done, total=len(todo), unit="run", desc="sweep"):
+    for message in progress(done, "runs", len(todo)):
         if not quiet:
             print(message)
     return compare_runs(runs)

@@ -169,9 +169,9 @@ def show(widget, chart: LiveChart, handle: DisplayHandle | None = None) -> Displ
     handle: of an earlier display, whose fallback is brought up to date instead.
     """
     shared()  # in JupyterLab it saves widgets with their notebook
-    if handle is None and isinstance(chart, LiveChart):
+    if isinstance(chart, LiveChart):
         chart.describe()
-        chart.spec = numbered(chart.spec)
+        chart.spec = chart.spec if handle else numbered(chart.spec)
     data, metadata = chart.picture()
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
     data["application/vnd.jupyter.widget-view+json"] = view

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 import altair as alt
@@ -22,10 +23,10 @@ import ipywidgets
 import pandas as pd
 
 from workbook.policies.models import private_copy
-from workbook.training.messages import Stopped, reporting, show_partial
+from workbook.training.messages import Stopped, pace, reporting, show_partial
 from workbook.views.charts import curve_chart
 from workbook.views.explorer import Shell, Snippet, call_code, control_grid, value_of
-from workbook.views.live import LiveChart
+from workbook.views.live import LiveChart, show
 from workbook.views.style import notice, typeset
 
 NOW = "this policy, now"
@@ -95,6 +96,14 @@ class LiveStudy(Shell):
             self._stop, self.stop_button.disabled = True, True
             self.line.value = notice("Stopping ...")
 
+    def display(self, **_) -> None:
+        """Put it on the page; one that runs is waited for, and its picture is of what it has computed."""
+        runs, handle = self.running, show(self.box, self.chart)
+        if runs:
+            show(self.box, self.wait().chart, handle)
+
+    _ipython_display_ = display
+
     def wait(self) -> LiveStudy:
         """Wait until nothing is going on."""
         if self._thread is not None:
@@ -106,7 +115,7 @@ class LiveStudy(Shell):
         super().close()
 
     def _work(self, settings: dict) -> None:
-        before = self.tables
+        before, self._began = self.tables, time.monotonic()
         try:
             self._report(0, 1, "starting")
             with reporting(self._report, self._draw):
@@ -130,7 +139,7 @@ class LiveStudy(Shell):
             raise Stopped
         if done >= 0 and total:
             self.bar.value = done / total
-            self.line.value = notice(f"{what}: {done} of {total}", announced=False)
+            self.line.value = notice(f"{what}: {pace(done, total, time.monotonic() - self._began)}", announced=False)
 
     def _draw(self, **tables: pd.DataFrame) -> None:
         self.tables = self.tables | tables

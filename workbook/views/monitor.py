@@ -16,6 +16,7 @@ import ipywidgets
 import pandas as pd
 
 from workbook.training.diagnosis import diagnose
+from workbook.training.messages import pace
 from workbook.views.charts import references
 from workbook.views.live import LiveChart, close, show
 from workbook.views.style import SERIES, escape, notice, printable_table, require, visible
@@ -213,14 +214,12 @@ def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str
     if stopping:
         return "stopping after the step in hand ..."
     if state == "starting":
-        return f"starting: {message.rstrip('.')} ..."
+        return f"starting: {message.rstrip('.')} ... The first step will tell how long all take."
     if state != "running":
         return f"{state}: {message}"
-    remaining = ""
-    steps = status["total"] - int(metrics["step"].max()) if len(metrics) else 0
-    if steps > 0 and "step_time" in metrics and pd.notna(step := metrics["step_time"].tail(20).mean()):
-        remaining = f", about {steps * step / 60:.1f} min left"
-    return f"running: step {status['step']} of {status['total']}{remaining}. {message}"
+    seconds = metrics["step_time"] if "step_time" in metrics else pd.Series(dtype=float)
+    done = status["step"] if len(seconds) else 0
+    return f"running: step {pace(done, status['total'], done * seconds.mean(), seconds.tail(20).mean())}. {message}"
 
 
 def completions_html(samples: pd.DataFrame) -> str:

@@ -20,6 +20,7 @@ from workbook.policies.models import free_mib
 from workbook.training.config import RunConfig
 from workbook.training.files import KEEP
 from workbook.training.memory import CARDS, forecast_shape, peak_mib, run_device, steps_per_generation
+from workbook.training.messages import duration
 from workbook.training.runs import start_run
 
 HERE, GIB = "this machine", 1024.0
@@ -163,13 +164,3 @@ class Trial:
         seconds = metrics["step_time"].to_numpy()[: batches * self._a_batch].reshape(batches, -1).sum(1)
         each = float(seconds[1:].mean()) if batches > 1 else float(seconds[0])
         return f"Time: about {duration(each * self._total)} for {self._total} batches, {duration(each)} each."
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the unit that suits them.
-
-    >>> duration(0.31), duration(90), duration(9000)
-    ('0.31 s', '1.5 min', '2.5 h')
-    """
-    unit, name = next(((unit, name) for unit, name in ((3600, "h"), (60, "min")) if seconds >= 1.5 * unit), (1, "s"))
-    return f"{seconds / unit:.2g} {name}"
