@@ -115,9 +115,9 @@ class LiveStudy(Shell):
         super().close()
 
     def _work(self, settings: dict) -> None:
-        before, self._began = self.tables, time.monotonic()
+        before = self.tables
         try:
-            self._report(0, 1, "starting")
+            self.bar.value, self.line.value = 0.0, notice("Starting ...")
             with reporting(self._report, self._draw):
                 tables = self.compute(*self.variables.values(), **settings)
             self._draw(**tables)
@@ -137,6 +137,8 @@ class LiveStudy(Shell):
     def _report(self, done: int, total: int, what: str) -> None:
         if self._stop:
             raise Stopped
+        if not done:
+            self._began = time.monotonic()  # of these items: what went before them was other work
         if done >= 0 and total:
             self.bar.value = done / total
             self.line.value = notice(f"{what}: {pace(done, total, time.monotonic() - self._began)}", announced=False)
