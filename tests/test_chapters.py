@@ -82,6 +82,13 @@ def test_chapter_is_short(path):
     assert len(HIDDEN.sub(" ", text).split()) <= LIMITS["words"]
 
 
+@each_notebook
+def test_a_cell_that_asserts_is_folded(path):
+    for cell in cells(path, "code"):
+        if re.search(r"^\s*assert\b|\bassert_\w+\(", cell.source, re.MULTILINE):
+            assert cell.metadata.get("jupyter") == FOLDED["jupyter"], cell.id
+
+
 @each_chapter
 def test_chapter_begins_with_its_header_and_the_common_setup_cell(path):
     notebook = nbformat.read(path, as_version=4)
