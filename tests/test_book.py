@@ -21,6 +21,7 @@ from workbook.book.pages import page_source
 from workbook.claims import registered
 from workbook.claims.ledger import kept_ledger
 from workbook.claims.sentences import plain_outcome
+from workbook.colab import FOLDED
 from workbook.training import CancellationConfig
 
 TERMS = {term.term: term for term in glossary()}
@@ -41,18 +42,18 @@ def cells(chapter: str, kind: str) -> list[str]:
     return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
 
 
-def test_a_page_folds_set_up_with_what_it_prints_and_the_code_of_a_cell_that_ends_with_a_check():
+def test_a_page_folds_what_jupyterlab_folds_and_of_set_up_also_what_it_prints():
     setup = "".join(cells("00", "code")[0])
-    sources = "import a\nchecked('b', 0, 1)\n", "checked('b', 0, 1)\nchart", setup, f"{setup}\nform"
-    page = page_source(new_notebook(cells=[new_markdown_cell("# A"), *map(new_code_cell, sources)]))
-    tags = [None, ["hide-input"], None, ["hide-cell"], ["hide-input"]]
+    folded = [new_code_cell(text, metadata=FOLDED) for text in ("checked('b', 0, 1)\n", setup, f"{setup}\nform")]
+    page = page_source(new_notebook(cells=[new_markdown_cell("# A"), new_code_cell("chart"), *folded]), None)
+    tags = [None, None, ["hide-input"], ["hide-cell"], ["hide-input"]]
     assert [cell["metadata"].get("tags") for cell in page["cells"]] == tags
 
 
 @pytest.mark.parametrize("chapter", ["00", "try"])
 def test_a_page_asks_nobody_to_run_its_cells(chapter):
     first = cells(chapter, "markdown")[0]
-    page = page_source(new_notebook(cells=[new_markdown_cell(first)]))["cells"][0]["source"]
+    page = page_source(new_notebook(cells=[new_markdown_cell(first)]), None)["cells"][0]["source"]
     assert "Shift + Enter" in first
     assert "Shift + Enter" not in page
     assert page.startswith(first.split("\n\n")[0])

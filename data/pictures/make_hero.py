@@ -1,31 +1,66 @@
 """Make hero.gif: the heatmap of a real language model, a click on a wrong number, and who moved it.
 
-    python data/pictures/make_hero.py        needs chromium; some seconds
+    python data/pictures/make_hero.py        needs chromium and SmolLM2-135M; about two minutes
 
-What is drawn is the heatmap of chapter 10 as it was last run and saved, by the same page code as in JupyterLab.
+The step is chapter 10's, by its own cells, and what draws it is the page code of JupyterLab. The click goes to the
+wrong number of a wrong answer that the step moved farthest.
 """
 
 import io
 import json
+import re
 import sys
 import tempfile
+from base64 import b64encode
 from pathlib import Path
 
+from ipywidgets.widgets.widget import _remove_buffers
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from workbook.book.forms import TOKENS
-from workbook.views.heatmap import TokenHeatmap
+import workbook
+from workbook.book.forms import last_tokens
+from workbook.probes import TokenExplainer
+from workbook.views import TokenHeatmap
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CHAPTER = ROOT / "notebooks" / "10_real_llm.ipynb"
-WIDTH, HEIGHT, COLOURS = 860, 520, 96
+STEPS = ("c10-03", "c10-06", "c10-p1", "c10-13")  # its cells up to the one that takes the step
+WIDTH, HEIGHT, COLOURS = 860, 560, 128
 PAGE = """<!doctype html><meta charset="utf-8"><style>{css} body {{ margin: 14px; font-family: system-ui; }}
 .token-heatmap {{ font-size: 15px; }} .th-cell, .th-prompt code {{ font-size: 14px !important; }}
-#hand {{ position: fixed; width: 22px; height: 22px; margin: -13px; border: 3px solid #8a5aa8; border-radius: 50%; }}
+#hand {{ position: fixed; width: 22px; height: 22px; margin: -14px; border: 3px solid #8a5aa8; border-radius: 50%;
+  pointer-events: none; }}
+#hand.down {{ background: #8a5aa8aa; }}
 </style><div class="tokens"><script type="application/json">{state}</script></div><div id="hand"></div>
 <script>{module}</script><script>{book}</script>"""
+
+
+def chapter_step() -> dict:
+    """The chapter's names after its cells that sample rollouts and take one step."""
+    cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]}
+    names = {"profile": workbook.setup(seed=0, profile="teach")}
+    for step in STEPS:
+        exec(cells[step], names)  # noqa: S102 (cells of this repository)
+    return names
+
+
+def wrong_number_pinned(policy, rollouts, table, lr: float) -> dict:
+    """The saved state of the first mixed group's heatmap, with a wrong number of a wrong answer pinned."""
+    group = int(table.loc[table["advantage"] != 0, "group"].iloc[0])
+    tokens = table[table["group"] == group]
+    first = int(tokens["rollout"].iloc[0])
+    known = re.findall(r"\d+", f"{rollouts.prompts[first]} {rollouts.answers[first]}")  # numbers that are not wrong
+    words = tokens["token"].str.strip()
+    wrong = tokens[(tokens["reward"] == 0) & words.str.fullmatch(r"\d+") & ~words.isin(known)]
+    place = wrong.loc[wrong["dlogp"].abs().idxmax()]
+    heatmap = TokenHeatmap(table, "dlogp", group, explain=TokenExplainer(policy, rollouts, lr, measured=table["dlogp"]))
+    heatmap.pin(int(place["rollout"]), int(place["position"]))
+    heatmap.wait()
+    state, paths, parts = _remove_buffers(heatmap.get_state())
+    encoded = [{"data": b64encode(part).decode()} for part in parts]
+    return last_tokens(state, dict(zip(map(tuple, paths), encoded, strict=True)))
 
 
 def page_of(saved: dict) -> str:
@@ -57,7 +92,10 @@ def frames(page, pinned: int) -> list[tuple[bytes, int]]:
         page.mouse.move(*at)
         page.wait_for_timeout(120)
         stand(110 if share < 1 else 1200)
+    page.evaluate("document.querySelector('#hand').className = 'down'")
+    stand(250)
     cell.click()
+    page.evaluate("document.querySelector('#hand').className = ''")
     page.wait_for_timeout(300)
     stand(1200)
     page.locator(".th-details").evaluate("node => node.scrollIntoView({block: 'start'})")
@@ -73,9 +111,7 @@ def frames(page, pinned: int) -> list[tuple[bytes, int]]:
 
 
 def main() -> None:
-    outputs = [output for cell in json.loads(CHAPTER.read_text())["cells"] for output in cell.get("outputs", ())]
-    saved = next(output["data"][TOKENS] for output in outputs if TOKENS in output.get("data", {}))
-    pinned = saved["state"]["pinned"]
+    saved = wrong_number_pinned(*map(chapter_step().get, ("policy", "rollouts", "table", "lr")))
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "hero.html")
         path.write_text(page_of(saved), encoding="utf-8")
@@ -87,7 +123,7 @@ def main() -> None:
         page.locator(".th-grid").first.focus()
         page.keyboard.press("Escape")  # nothing is pinned
         page.wait_for_timeout(300)
-        shots = frames(page, pinned)
+        shots = frames(page, saved["state"]["pinned"])
         browser.close()
     pictures = [
         Image.open(io.BytesIO(shot)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE) for shot, _ in shots

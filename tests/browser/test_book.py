@@ -46,6 +46,13 @@ def open_page(browser, book):
         page.close()
 
 
+def test_the_book_is_light(book):
+    assert sum(path.stat().st_size for path in book.rglob("*") if path.is_file()) < 15e6
+    assert not list(book.rglob("*.map"))
+    for path in book.glob("_sources/*.ipynb"):
+        assert not [cell for cell in nbformat.read(path, as_version=4).cells if cell.get("outputs")]
+
+
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_fits_its_screen(open_page, name, width, scheme):

@@ -203,12 +203,15 @@ def _read(path: Path) -> dict:
 
 
 def _write(chapter: Path, copy: Path) -> None:
-    notebook = _read(chapter)
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            cell |= {"outputs": [], "execution_count": None}
+    notebook = without_outputs(_read(chapter))
     notebook["metadata"] |= {"workbook": {"chapter": _digest(notebook)}}
     copy.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def without_outputs(notebook: dict) -> dict:
+    """The notebook as nobody has run it yet."""
+    blank = {"outputs": [], "execution_count": None}
+    return notebook | {"cells": [c | blank if c["cell_type"] == "code" else c for c in notebook["cells"]]}
 
 
 def _is_untouched(notebook: dict) -> bool:

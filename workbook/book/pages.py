@@ -5,12 +5,14 @@ shipped with the pages, chooses. Every other chart and form is a picture of its 
 """
 
 import copy
+import gzip
+import hashlib
 import html
 import json
 import re
 import shutil
 import tempfile
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from importlib import import_module
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import vl_convert
 from docutils.nodes import SkipNode
 
 from workbook.book.back_matter import glossary_page, references_page, self_test_page
-from workbook.book.chapters import ROOT, describe
+from workbook.book.chapters import ROOT, describe, without_outputs
 from workbook.book.forms import FORM, TOKENS, form_html
 from workbook.places import data_path
 from workbook.views.explorer import frozen
@@ -28,13 +30,12 @@ from workbook.views.style import FIGURE, entitled, vegalite_version
 TITLE = "Token-gradient cancellation: a workbook"
 STATIC = Path(__file__).with_name("static")
 NOTE = "*A static copy of a notebook that was run from top to bottom. Run it yourself with `make lab` in a clone.*"
-SETUP = "google.colab"  # in the first code cell, whose code the page folds; of a chapter, what it prints as well
 RUN = r"(?m)^Run the cells .*\n\n|^Run the one cell below \(Shift \+ Enter\)\. "  # which nobody can in a page
 TOYS = ("softmax", "groups", "exchange")  # topics whose explorers move in a page
 STEPS = 9  # values of a slider in a page, at most
 EXPLORER = """<div class="moving"><div class="chart">{image}</div><p>This one moves: computed beforehand over a grid
 of two of its controls. In the notebook all of them answer.</p>
-<script type="application/json">{spec}</script></div><script defer src="_static/vega.js"></script>"""
+<script type="application/gzip">{spec}</script></div><script defer src="_static/vega.js"></script>"""
 HEATMAP = """<div class="tokens">{image}<script type="application/json">{state}</script></div>
 <script defer src="_static/heatmap.js"></script>"""
 CARDS = "<!-- chapters -->"  # where they stand on the first page
@@ -65,16 +66,22 @@ def render_book(notebooks: dict, folder: Path) -> None:
 
     lists = {"self-test": self_test_page(), "glossary": glossary_page(), "literature": references_page()}
     lists |= {name: data_path("book", f"{name}.md").read_text(encoding="utf-8") for name in ("losses", "scale")}
+    shutil.rmtree(pictures := folder / "_images", ignore_errors=True)  # those of an earlier rendering
+    pictures.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as temporary:
         source = Path(temporary, "source")
         source.mkdir()
         for name, notebook in notebooks.items():
-            (source / f"{name}.ipynb").write_text(json.dumps(page_source(notebook)), encoding="utf-8")
+            (source / f"{name}.ipynb").write_text(json.dumps(page_source(notebook, pictures)), encoding="utf-8")
         for name, text in ({"index": _index(notebooks, lists, source)} | lists).items():
             (source / f"{name}.md").write_text(text, encoding="utf-8")
         Sphinx(source, None, folder, Path(temporary, "doctrees"), "html", CONFIG, status=None).build()
-    for name, notebook in notebooks.items():  # what a page's button downloads: the notebook as it is
-        (folder / "_sources" / f"{name}.ipynb").write_text(json.dumps(notebook, indent=1), encoding="utf-8")
+    for name, notebook in notebooks.items():
+        blank = json.dumps(without_outputs(notebook), indent=1, ensure_ascii=False)  # what a page's button downloads
+        (folder / "_sources" / f"{name}.ipynb").write_text(blank, encoding="utf-8")
+    shutil.rmtree(folder / "_static" / "locales", ignore_errors=True)  # the theme's words in languages of no page
+    for source_map in folder.rglob("*.map"):
+        source_map.unlink()
     vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vegalite_version())
     # in a scope of its own, as Sphinx's scripts have names of one letter, too
     (folder / "_static" / "vega.js").write_text(f"(() => {{\n{vega}\n}})();", encoding="utf-8")
@@ -85,8 +92,8 @@ def render_book(notebooks: dict, folder: Path) -> None:
     print(f"The book lies in {folder / 'index.html'}")
 
 
-def page_source(notebook: dict) -> dict:
-    """Prepare a notebook for its page: set-up and checks folded, badges as words, outputs as HTML, explorers moving."""
+def page_source(notebook: dict, pictures: Path) -> dict:
+    """Prepare a notebook for its page: cells fold as in JupyterLab, outputs are HTML, with pictures in that folder."""
     page = copy.deepcopy(notebook)
     imports = {}  # explorer: the topic that a cell imports it from
     for k, cell in enumerate(page["cells"]):
@@ -96,7 +103,7 @@ def page_source(notebook: dict) -> dict:
             text = text.replace("(../data/book/losses.md)", "(losses.md)").replace("(../data/pictures/", "(")
             cell["source"] = f"{re.sub(RUN, '', text)}\n\n{NOTE}" if k == 0 else text
             continue
-        if SETUP in text or "\nchecked(" in text[text.rstrip().rfind("\n") :]:  # which it ends with
+        if cell["metadata"].get("jupyter", {}).get("source_hidden"):  # of a chapter's set-up the page folds all
             cell["metadata"] = {"tags": ["hide-cell" if text.rstrip().endswith("setup(seed=0)") else "hide-input"]}
         for topic, names in re.findall(rf"^from workbook\.topics\.({'|'.join(TOYS)}) import (.+)$", text, re.MULTILINE):
             imports |= dict.fromkeys(names.split(", "), topic)
@@ -104,11 +111,11 @@ def page_source(notebook: dict) -> dict:
         topic = imports.get(last[1]) if last else None
         explorer = getattr(import_module(f"workbook.topics.{topic}"), last[1]) if topic else None
         for output in cell["outputs"]:
-            _as_html(output, explorer)
+            _as_html(output, pictures, explorer)
     return page
 
 
-def _as_html(output: dict, explorer=None) -> None:
+def _as_html(output: dict, pictures: Path, explorer=None) -> None:
     """Turn an output's picture into HTML that says what it shows; explorer: makes what moves in its place."""
     data, about = output.get("data", {}), output.get("metadata", {}).get("image/png", {})
     if "image/png" not in data:
@@ -117,10 +124,13 @@ def _as_html(output: dict, explorer=None) -> None:
         return
     number = FIGURE.match(about.get("alt", ""))
     size = "".join(f' {name}="{about[name]}"' for name in ("width", "height") if name in about)
-    png = "".join(data["image/png"]).replace("\n", "")
-    shown = f'<img src="data:image/png;base64,{png}" alt="{html.escape(about.get("alt", "chart"))}"{size}>'
+    png = b64decode("".join(data["image/png"]))
+    name = f"{hashlib.sha256(png).hexdigest()[:16]}.png"
+    (pictures / name).write_bytes(png)  # a page that held it in base64 would be heavier by a third of it
+    shown = f'<img src="_images/{name}" alt="{html.escape(about.get("alt", "chart"))}"{size}>'
     if explorer is not None:
-        shown = EXPLORER.format(image=shown, spec=json.dumps(_frozen(explorer(), number)).replace("<", "\\u003c"))
+        spec = gzip.compress(json.dumps(_frozen(explorer(), number)).encode(), mtime=0)  # of thousands of rows
+        shown = EXPLORER.format(image=shown, spec=b64encode(spec).decode())
     elif TOKENS in data:
         shown = HEATMAP.format(image=shown, state=json.dumps(data[TOKENS]).replace("<", "\\u003c"))
     elif FORM in data:

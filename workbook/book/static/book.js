@@ -2,12 +2,15 @@
 "use strict";
 const ELSEWHERE = "Who moved this token is computed where the chapter runs; here it is known of the token that was pinned.";
 
+const bytesOf = text => Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
+const unpacked = text => new Response(new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+
 // what the heatmap takes for its kernel's half: the saved state, and of a newly pinned token no more than its row
 function savedModel({ state, buffers }) {
   const heard = {};
   for (const [path, data] of buffers) {
     const last = path.pop(), holder = path.reduce((part, key) => part[key], state);
-    holder[last] = Uint8Array.from(atob(data), letter => letter.charCodeAt(0));
+    holder[last] = bytesOf(data);
   }
   const known = { details: state.details, moves: state.moves, pinned: state.pinned };
   Object.assign(state, { groups: [state.group], steps: [], step: -1, other: {}, message: "", busy: {} });
@@ -35,7 +38,7 @@ document.addEventListener("DOMContentLoaded", () => {
     renderHeatmap({ model, el: box });
   }
   for (const box of document.querySelectorAll(".moving")) {
-    const spec = JSON.parse(box.querySelector("script").textContent);
-    vegaEmbed(box.querySelector(".chart"), spec, { actions: false, renderer: "svg" });
+    unpacked(box.querySelector("script").textContent)
+      .then(spec => vegaEmbed(box.querySelector(".chart"), spec, { actions: false, renderer: "svg" }));
   }
 });
