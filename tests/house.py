@@ -21,21 +21,21 @@ Definition = tuple[str, str]  # module, name
 BUDGET = {
     "theory": 2_040,
     "tasks": 2_269,
-    "policies": 1_451,
+    "policies": 1_450,
     "rollouts": 1_573,
     "probes": 3_286,
-    "training": 3_929,
-    "views": 3_612,
+    "training": 3_950,
+    "views": 3_622,
     "studies": 1_137,
-    "claims": 930,
-    "book": 1_065,
+    "claims": 892,
+    "book": 1_078,
     "commands": 450,
     "root": 740,
-    "topics": 12_041,
+    "topics": 12_036,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 34_523, 950, 19_666, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 34_523, 950, 19_749, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

@@ -25,14 +25,13 @@ import pandas as pd
 import yaml
 
 from workbook.places import data_path
-from workbook.statistics import Interval, detectable_effect, t_interval
+from workbook.statistics import Interval, t_interval
 from workbook.studies.record import NotMeasured, Tables, Void
 from workbook.studies.registration import WORLD_SCALES, WORLDS
 
 EXACT, PLAIN, LOWER = "oracle", "dr_grpo", "permuted"
 LEAST = 0.05  # reward: where the best arm gains less in a world, nothing was learned there, and half-way is noise
 ENDS = ["value", "tax", "pass_at_8", "style_entropy", "logp_right"]  # read at the end of a run
-UNITS = 10  # of a world
 MOST_OFF = {"bias": 0.01, "rms": 0.03}  # of exact values from sampled ones: a price is a matter of tenths
 
 
@@ -140,17 +139,6 @@ def common_rate(worlds: Sequence[pd.DataFrame]) -> float:
     """One rate for all arms in all worlds: the median of plain's own rates, the lower of two in the middle."""
     rates = sorted(own_rates(rates).loc[PLAIN, "lr"] for rates in worlds)
     return float(rates[(len(rates) - 1) // 2])
-
-
-def pilot(rates: pd.DataFrame) -> dict[str, float]:
-    """What ten units of a world would detect of known credit minus plain, each at its own rate, by the sd of its tuning
-    policies: in octaves of tokens to half-way and in value at the end, with the mean of each there."""
-    ends = run_ends(rates, best_attainable(rates), "policy", ("arm", "lr"))
-    ends = ends[ends["lr"] == ends["arm"].map(own_rates(rates)["lr"])].pivot(index="policy", columns="arm")
-    gaps = {"octaves": np.log2(ends["tokens"][PLAIN] / ends["tokens"][EXACT])}
-    gaps |= {"value": ends["value"][EXACT] - ends["value"][PLAIN]}
-    detectable = {f"detectable_{name}": detectable_effect(gap.std(ddof=1), UNITS) for name, gap in gaps.items()}
-    return {name: float(gap.mean()) for name, gap in gaps.items()} | detectable
 
 
 @lru_cache(maxsize=64)
