@@ -642,10 +642,15 @@ def share_of(parts, size=16, prefix=""):
         return ((1 - own / whole) / (1 - 1 / parts)).where(whole > 0, 0.0)
     return read
 
+def counted(units):
+    """Worlds whose exact values are as exact as was allowed: their exact share rests on them."""
+    known = {k: Units("worlds_values", world.scale, 10, world.results) for k, world in units.worlds.items()}
+    return {k: world for k, world in units.worlds.items() if not far_off(known[k])}
+
 def probe_and_truth(units, read):
     """A row per world and checkpoint: probe, truth."""
     parts = {}
-    for k, world in units.worlds.items():
+    for k, world in counted(units).items():
         squares = world.table("truth").groupby("batch")[["mean2", "total2"]].sum()
         probe = read(world.table("readings")).groupby("batch").mean()
         parts[k] = pd.DataFrame({"probe": probe, "truth": squares["mean2"] / squares["total2"]})
@@ -669,7 +674,7 @@ def ranks_within(size):
         probe = share_of(8, size)(world.table("readings")).rename("probe").reset_index()
         truth = world.table("truth").assign(truth=lambda t: t["mean2"] / t["total2"])
         return rank(probe.merge(truth[["seed", "batch", "truth"]]))
-    return lambda units: pd.Series({k: number(world) for k, world in units.worlds.items()}, dtype=float)
+    return lambda units: pd.Series({k: number(world) for k, world in counted(units).items()}, dtype=float)
 
 def overstated(units):
     means = probe_and_truth(units, share_of(8)).groupby("world").mean()

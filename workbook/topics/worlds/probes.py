@@ -37,11 +37,11 @@ from workbook.rollouts.sample import Rollouts
 from workbook.statistics import pseudo_values
 from workbook.studies.bench import Bench
 from workbook.studies.loop import Loop, advantaged, train_on
-from workbook.studies.record import NotMeasured, Tables
+from workbook.studies.record import NotMeasured, Tables, Void
 from workbook.studies.registration import WORLD_SCALES
 from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.theory.decomposition import signal_share
-from workbook.topics.worlds.outcomes import OPEN, PLAIN, world_name, world_tables
+from workbook.topics.worlds.outcomes import OPEN, PLAIN, check_values, world_name, world_tables
 from workbook.topics.worlds.study import PROMPTS, loop_of, update_squares
 
 PARTS = {"halves": 2, "quarters": 4, "prompts": PROMPTS}
@@ -171,11 +171,12 @@ def probe_readings(table: pd.DataFrame, batches: int = DRAWS) -> pd.DataFrame:
 
 def probe_points(tables: Tables) -> pd.DataFrame:
     """A row per world and checkpoint: world, number (its place), batch, share (exact; a ratio of means over units), and
-    the means over units of PROBES. Raises NotMeasured where no world has been measured."""
+    the means over units of PROBES; of worlds that count. Raises NotMeasured where no world has been measured."""
     rows = []
     for scale in OPEN:
         one = world_tables(scale, tables.folder)
-        with suppress(NotMeasured):
+        with suppress(NotMeasured, Void):
+            check_values(one)
             means = one["worlds_probes/truth"].groupby("batch")[["mean2", "total2"]].mean()
             read = probe_readings(one["worlds_probes/readings"]).groupby("batch").mean()
             named = {"world": world_name(scale), "number": [*WORLD_SCALES].index(scale)}
@@ -197,6 +198,7 @@ def agreement(tables: Tables, probe: str) -> pd.Series:
 
 def own_agreement(tables: Tables, probe: str, batches: int) -> pd.Series:
     """In one world `rank_agreement` of its units' single readings with the exact shares of their own, one number."""
+    check_values(tables)
     own = tables["worlds_probes/truth"].set_index(["seed", "batch"])
     read = probe_readings(tables["worlds_probes/readings"], batches)
     return pd.Series([rank_agreement(read.join((own["mean2"] / own["total2"]).rename("share")), probe)])
