@@ -158,7 +158,7 @@ def wait(monitor) -> dict:
 
 
 def test_monitor_follows_a_run_to_its_end_without_being_drawn_anew():
-    monitor, changes = RunMonitor(FakeRun(), target=0.8, interval=0.001), []
+    monitor, changes = RunMonitor(FakeRun(total=40), target=0.8, interval=0.001), []  # who waits looks, too
     monitor.chart.observe(lambda change: changes.append(change["name"]))
     outputs = shown(lambda: (monitor.display(), wait(monitor)))
     assert [set(data) for data in outputs] == [{WIDGET, "image/png", "text/plain"}] * 2
@@ -166,7 +166,7 @@ def test_monitor_follows_a_run_to_its_end_without_being_drawn_anew():
     assert "spec" not in changes
     assert changes.count("data") >= 5
     drawn = pd.DataFrame(monitor.chart.data["rows"])
-    assert len(drawn.query("panel == 'memory'")) == monitor.progress.value == 10
+    assert len(drawn.query("panel == 'memory'")) == monitor.progress.value == 40
     assert monitor.stop_button.disabled
     assert monitor.resume_button.disabled
     assert "finished: &lt;b&gt;hello" in monitor.line.value
