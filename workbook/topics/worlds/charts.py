@@ -75,7 +75,7 @@ def rules_chart(table: pd.DataFrame):
     worlds, names = (table[name].drop_duplicates().tolist() for name in ("world", "rule"))
     most = limit(table["octaves"])
     x = alt.X("rule:N", sort=names, title=None).axis(labelAngle=-30, orient="top")
-    color = alt.Color("octaves:Q", title="octaves").scale(diverging(most))
+    color = alt.Color("octaves:Q", title="octaves").scale(diverging(most)).legend(gradientLength=20 * len(worlds))
     look = {"dark": f"abs(datum.octaves) > {0.6 * most}", "form": ".2f", "height": alt.Step(24)}
     look |= {"shown": ["world", "rule", "octaves", "low", "high", "censored", "units"]}
     text = alt.Text("octaves:Q", format="+.2f")
@@ -171,6 +171,7 @@ def probe_chart(points: pd.DataFrame):
     table = points.assign(after=[f"after {batch} batches" for batch in points["batch"]])
     names, charts = table["after"].drop_duplicates().tolist(), []
     color = alt.Color("after:N", title=None, sort=names).scale(domain=names, range=SERIES[: len(names)])
+    color = color.legend(orient="bottom")
     base = alt.Chart(table).mark_point(filled=True, size=45, opacity=0.9).properties(width=190, height=130)
     base = base.encode(x=alt.X("share:Q", title="share of signal, exact"), color=color)
     base = base.encode(shape=alt.Shape("after:N", title=None, sort=names).scale(domain=names))
