@@ -195,7 +195,7 @@ def test_a_sentence_rests_on_registered_rows_and_their_outcomes_are_as_it_says(o
 
 
 def test_a_sentence_follows_the_ledger(monkeypatch):
-    one = next(one for one in read_findings()["decisions"] if one.when)
+    one = next(one for one in read_findings()["decisions"] if one.when and "@" not in "".join(one.when))
     key = next(iter(one.when))
     rows = registered() | {key: registered()[key]._replace(outcome="contradicted")}
     rows["H1"] = rows["H1"]._replace(mean=0.25, low=0.125, high=0.5)
