@@ -16,12 +16,13 @@ const unsigned = x => Number.isNaN(x) ? "unknown" : (x < 0 ? "−" : "") + size(
 const text = (c, value) => c.levels ? c.levels[value] ?? "unknown" : c.center || c.side ? unsigned(value) : (value > 0 ? "+" : "") + unsigned(value);
 
 // a group's tokens as they came over the wire; token i is the i-th row of the group's table
-function decode({ shape, columns, values, places, asked }) {
+function decode({ shape, columns: about, values, places, asked }) {
   const all = new Int32Array(bytes(places)), n = shape.tokens, numbers = new Float32Array(bytes(values));
   const [kinds, rowOf, positionOf] = [0, 1, 2].map(k => all.subarray(k * n, (k + 1) * n)), answers = shape.rows.map(() => []);
   for (let i = 0; i < n; i++) answers[rowOf[i]].push(i);
   for (const answer of answers) answer.sort((a, b) => positionOf[a] - positionOf[b]);
-  columns.forEach((c, k) => { c.values = c.moves ? new Float32Array() : numbers.subarray(k * n, (k + 1) * n); });
+  // copies: what stood in the widget's state would be saved with it, all numbers again for each column
+  const columns = about.map((c, k) => ({ ...c, values: c.moves ? new Float32Array() : numbers.subarray(k * n, (k + 1) * n) }));
   const widths = new Float32Array(shape.positions).fill(2 * LETTER + 16);
   for (let i = 0; i < n; i++) widths[positionOf[i]] = Math.max(widths[positionOf[i]], shape.texts[kinds[i]].length * LETTER + 16);
   return { ...shape, asked, columns, kinds, rowOf, positionOf, answers, widths, wide: widths.reduce((sum, one) => sum + one, LABEL),
