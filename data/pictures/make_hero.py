@@ -21,7 +21,7 @@ from playwright.sync_api import sync_playwright
 import workbook
 from workbook.book.forms import last_tokens
 from workbook.probes import TokenExplainer
-from workbook.views import TokenHeatmap
+from workbook.views import TokenHeatmap, heatmap
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -65,10 +65,10 @@ def wrong_number_pinned(policy, rollouts, table, lr: float) -> dict:
 
 def page_of(saved: dict) -> str:
     """A page that shows the saved heatmap, nothing pinned yet."""
-    module = TokenHeatmap._esm.replace("export default { render };", "window.renderHeatmap = render;")
     book = (ROOT / "workbook" / "book" / "static" / "book.js").read_text(encoding="utf-8")
     state = json.dumps(saved).replace("<", "\\u003c")
-    return PAGE.format(css=TokenHeatmap._css, state=state, module=f"(() => {{{module}}})();", book=book)
+    css = (heatmap.HERE / "heatmap.css").read_text(encoding="utf-8")
+    return PAGE.format(css=css, state=state, module=heatmap.page_script(), book=book)
 
 
 def frames(page, pinned: int) -> list[tuple[bytes, int]]:

@@ -23,8 +23,8 @@ from workbook.book.back_matter import glossary_page, references_page, self_test_
 from workbook.book.chapters import ROOT, describe, without_outputs
 from workbook.book.forms import FORM, TOKENS, form_html
 from workbook.places import data_path
+from workbook.views import heatmap
 from workbook.views.explorer import frozen
-from workbook.views.heatmap import TokenHeatmap
 from workbook.views.style import FIGURE, entitled, vegalite_version
 
 TITLE = "Token-gradient cancellation: a workbook"
@@ -85,9 +85,8 @@ def render_book(notebooks: dict, folder: Path) -> None:
     vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vegalite_version())
     # in a scope of its own, as Sphinx's scripts have names of one letter, too
     (folder / "_static" / "vega.js").write_text(f"(() => {{\n{vega}\n}})();", encoding="utf-8")
-    module = TokenHeatmap._esm.replace("export default { render };", "window.renderHeatmap = render;")
-    (folder / "_static" / "heatmap.js").write_text(f"(() => {{\n{module}\n}})();", encoding="utf-8")
-    (folder / "_static" / "heatmap.css").write_text(TokenHeatmap._css, encoding="utf-8")
+    (folder / "_static" / "heatmap.js").write_text(heatmap.page_script(), encoding="utf-8")
+    shutil.copy(Path(heatmap.__file__).with_suffix(".css"), folder / "_static")
     (folder / "README.md").write_text(README, encoding="utf-8")
     print(f"The book lies in {folder / 'index.html'}")
 

@@ -1,5 +1,6 @@
 // The page's half of TokenHeatmap: one pane of cells, or two to compare, their menus, the row of the token under the
 // pointer, and what is known of the pinned one. What a model wrote is shown by textContent, never parsed.
+let PALETTE;  // the widget's, or that of the page
 const MEANINGS = { "▲": "clipped above", "▼": "clipped below", "■": "masked" }, UP = "#2f78b3", DOWN = "#c5690d", LABEL = 132, LETTER = 7.2;
 const HINT = "Point at a token, or walk with the arrow keys: its row stands here. Enter or a click pins it, m switches between text and aligned cells.";
 
@@ -75,6 +76,7 @@ function panelTable({ title, headings, rows }, go) {
 }
 
 function render({ model, el }) {
+  PALETTE = model.get("palette") ?? PALETTE;
   const root = make("div", "token-heatmap", "", { "data-lm-suppress-shortcuts": "true" });  // the notebook has keys of its own
   const [caption, bar, walk, panes, tip, working, details, prompt, status] = ["title", "bar", "bar", "panes", "tip", "busy", "details", "prompt", "message"].map(name => make("div", `th-${name}`));
   for (const part of [details, status]) part.setAttribute("role", "status");

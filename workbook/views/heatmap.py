@@ -11,16 +11,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
-import anywidget
 import numpy as np
 import pandas as pd
 import traitlets
 
 from workbook.training import token_biography
 from workbook.training.messages import Stopped, reporting
-from workbook.views.live import show
+from workbook.views.live import HERE, PageWidget, show
 from workbook.views.style import dressed, entitled, figure_number, limit, picture, printable, require, visible
 from workbook.views.token_look import (
     MAX_CHARACTERS,
@@ -37,7 +35,6 @@ from workbook.views.token_look import (
 )
 from workbook.views.tokens import biography_table, describe_token, explanation_details, token_strip
 
-HERE = Path(__file__).parent
 MODES = ("auto", "align", "read")  # auto: aligned where whole answers are seen so, else as text to read
 MOVES = "moves pinned"  # the column of what each token does to the pinned one
 PICTURE_ROLLOUTS = 8  # of the fallback picture
@@ -48,7 +45,13 @@ NO_TOKENS = (
 )
 
 
-class TokenHeatmap(anywidget.AnyWidget):
+def page_script() -> str:
+    """A script for a page without a kernel, which defines renderHeatmap({model, el})."""
+    source = (HERE / "heatmap.js").read_text("utf-8").replace("export default { render };", "")
+    return f"(() => {{\n{source}\nPALETTE = {json.dumps(PALETTE)};\nwindow.renderHeatmap = render;\n}})();"
+
+
+class TokenHeatmap(PageWidget):
     """A widget over a token table, or over the recorded steps of a run; a PNG of its first rollouts without a kernel.
 
     table: columns group, rollout, position, token, and whatever is known of each token, coloured as `token_strip` does.
@@ -64,9 +67,8 @@ class TokenHeatmap(anywidget.AnyWidget):
     Raises ValueError for what is missing: columns, places, the group, column or step, or all that a run has recorded.
     """
 
-    # texts: of a Path anywidget keeps every widget, closed or not
-    _esm = f"const PALETTE = {json.dumps(PALETTE)};\n" + (HERE / "heatmap.js").read_text("utf-8")
-    _css = (HERE / "heatmap.css").read_text("utf-8")
+    kind = traitlets.Unicode("heatmap").tag(sync=True)
+    palette = traitlets.Dict(PALETTE).tag(sync=True)
     title = traitlets.Unicode().tag(sync=True)
     main = traitlets.Dict().tag(sync=True)  # of `token_look.wire`
     other = traitlets.Dict().tag(sync=True)  # the second pane: wire, name and note of another step's table

@@ -3,8 +3,8 @@
 Redrawing a chart by replacing its output flickers and makes the page jump; replacing its spec leaks listeners.
 `LiveChart` splits an Altair chart into its spec and its tables: the spec stays the same, only the tables travel.
 Building an Altair chart takes tens of milliseconds, so a chart that follows a slider is built once, over its tables,
-and then `push`ed rows. A module with Vega inside has 0.9 MB: it travels once, packed, in one hidden widget
-to which the charts of a page refer (`Shared`; shared.js also keeps the widgets in a saved notebook).
+and then `push`ed rows. Vega has 0.9 MB, and a page shows a dozen widgets of a kind: Vega and our modules
+travel once, packed, in one hidden widget to which those of a page refer (`Shared`; shared.js also saves the widgets).
 """
 
 import gzip
@@ -26,6 +26,8 @@ from workbook.places import cache_folder
 from workbook.views.style import dressed, hushed, numbered, picture, plain, printable_table, to_spec, vegalite_version
 
 HERE = Path(__file__).parent
+_opened: list["Shared"] = []  # the one of this kernel
+KINDS = ("live", "heatmap", "predict")  # of widgets with a module of their own
 
 
 @cache
@@ -47,21 +49,33 @@ def vega_module() -> bytes:
 
 
 class Shared(anywidget.AnyWidget):
-    """What the widgets of a page share, sent to it once: Vega, one look, and names for who hears a page."""
+    """What the widgets of a page share, sent to it once: Vega, modules, looks, and names for who hears a page."""
 
     _esm = (HERE / "shared.js").read_text(encoding="utf-8")
-    _css = (HERE / "shared.css").read_text(encoding="utf-8")
+    _css = "".join((HERE / f"{name}.css").read_text(encoding="utf-8") for name in ("shared", "heatmap", "predict"))
     vega = traitlets.Bytes().tag(sync=True)
-
-
-_opened: list[Shared] = []
+    modules = traitlets.Bytes().tag(sync=True)  # gzipped JSON: {kind: source}
 
 
 def shared() -> Shared:
     """The hidden widget of this kernel, opened when it is first asked for and if it was closed."""
     if not _opened or _opened[-1].comm is None:
-        _opened[:] = [Shared(vega=vega_module())]
+        modules = json.dumps({kind: (HERE / f"{kind}.js").read_text("utf-8") for kind in KINDS})
+        _opened[:] = [Shared(vega=vega_module(), modules=gzip.compress(modules.encode()))]
     return _opened[-1]
+
+
+class PageWidget(anywidget.AnyWidget):
+    """A widget whose `kind`, one of `KINDS`, is drawn by the page's module of that name."""
+
+    _esm = (HERE / "part.js").read_text(encoding="utf-8")
+    shared = traitlets.Instance(ipywidgets.Widget).tag(sync=True, **ipywidgets.widget_serialization)
+
+    def __init__(self, **traits):
+        super().__init__(shared=shared(), **traits)
+
+    def _ipython_display_(self, **_) -> None:
+        show(self, self)
 
 
 def rows(table: pd.DataFrame) -> list[dict]:
@@ -112,16 +126,14 @@ def close(widget: ipywidgets.Widget) -> None:
     widget.close()
 
 
-class LiveChart(anywidget.AnyWidget):
+class LiveChart(PageWidget):
     """An Altair chart as a widget, or `chart(**tables)`, which `push(**tables)` redraws; a PNG without a kernel.
 
     Safe to push to from a thread, since only traits are set. The page's element says in `data-drawn` which version of
     the data it shows.
     """
 
-    _esm = (HERE / "live.js").read_text(encoding="utf-8")
-    _css = ".workbook-live { contain: content; will-change: transform; }"  # a redraw is painted within the chart
-    shared = traitlets.Instance(ipywidgets.Widget).tag(sync=True, **ipywidgets.widget_serialization)
+    kind = traitlets.Unicode("live").tag(sync=True)
     spec = traitlets.Dict().tag(sync=True)
     data = traitlets.Dict().tag(sync=True, to_json=lambda data, _: {name: sent(rows) for name, rows in data.items()})
     version = traitlets.Int().tag(sync=True)
@@ -130,7 +142,7 @@ class LiveChart(anywidget.AnyWidget):
         spec = spec_over(chart, tables) if tables else to_spec(chart)
         data = spec.pop("datasets", {})  # even beside named tables: a rule at a datum has its own
         data |= {name: rows(table) for name, table in tables.items()}
-        super().__init__(spec=dressed(spec, data), data=data, shared=shared())
+        super().__init__(spec=dressed(spec, data), data=data)
         self._chart, self._tables, self._about = chart, tables, self.spec.get("description", "")
 
     def push(self, **tables: pd.DataFrame) -> None:
@@ -159,11 +171,8 @@ class LiveChart(anywidget.AnyWidget):
         """The static half of this widget's mime bundle and its metadata, as it looks now."""
         return picture({**self.spec, "datasets": self.data})
 
-    def _ipython_display_(self, **kwargs):
-        show(self, self)
 
-
-def show(widget, chart: LiveChart, handle: DisplayHandle | None = None) -> DisplayHandle:
+def show(widget, chart: PageWidget, handle: DisplayHandle | None = None) -> DisplayHandle:
     """Display `widget` with the picture of the chart inside it as its fallback, and return the display's handle.
 
     handle: of an earlier display, whose fallback is brought up to date instead.
@@ -174,7 +183,7 @@ def show(widget, chart: LiveChart, handle: DisplayHandle | None = None) -> Displ
         chart.spec = chart.spec if handle else numbered(chart.spec)
     data, metadata = chart.picture()
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    data["application/vnd.jupyter.widget-view+json"] = view
+    data |= {"application/vnd.jupyter.widget-view+json": view}
     put = handle.update if handle else (handle := DisplayHandle()).display
     put(data, metadata=metadata, raw=True)
     return handle

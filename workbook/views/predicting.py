@@ -13,9 +13,7 @@ import json
 import math
 import re
 import time
-from pathlib import Path
 
-import anywidget
 import pandas as pd
 import traitlets
 from IPython.display import DisplayHandle, display
@@ -23,10 +21,9 @@ from scipy.stats import binomtest
 
 from workbook.places import predictions_file
 from workbook.views.charts import curve_chart
-from workbook.views.live import show
+from workbook.views.live import PageWidget
 from workbook.views.style import printable, typeset
 
-HERE = Path(__file__).parent
 RANGE = 0.8  # how sure the reader is that the answer lies in the range of a number
 NAMES = {"number": "80 % ranges", "choice": "choices", "curve": "curves"}
 ENDS = {"low": "lower end", "guess": "best guess", "high": "upper end"}
@@ -108,11 +105,10 @@ def find_prediction(key: str, about: dict) -> dict | None:
     return mine if mine and mine["about"] == about else None
 
 
-class PredictionForm(anywidget.AnyWidget):
+class PredictionForm(PageWidget):
     """One question with its form, or what was recorded before."""
 
-    _esm = (HERE / "predict.js").read_text(encoding="utf-8")
-    _css = (HERE / "predict.css").read_text(encoding="utf-8")
+    kind = traitlets.Unicode("predict").tag(sync=True)
     key = traitlets.Unicode().tag(sync=True)
     question = traitlets.Unicode().tag(sync=True)
     about = traitlets.Dict().tag(sync=True)
@@ -155,15 +151,11 @@ class PredictionForm(anywidget.AnyWidget):
         text = f"{self.question} ({form})"
         return {"text/markdown": f"> **Predict.** {text}", "text/plain": f"Predict. {text}"}, {}
 
-    def _ipython_display_(self, **_) -> None:
-        show(self, self)
 
-
-class Answer(anywidget.AnyWidget):
+class Answer(PageWidget):
     """An answer behind a button; shown at a click, or as soon as a prediction is recorded."""
 
-    _esm = PredictionForm._esm
-    _css = PredictionForm._css
+    kind = traitlets.Unicode("predict").tag(sync=True)
     text = traitlets.Unicode().tag(sync=True)
     shown = traitlets.Bool(False).tag(sync=True)
 
@@ -180,9 +172,6 @@ class Answer(anywidget.AnyWidget):
         words = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html.escape(self.text))
         text = f"<details><summary>Show the answer</summary>\n<p>{words}</p></details>"
         return {"text/html": text, "text/plain": self.text.replace("**", "")}, {}
-
-    def _ipython_display_(self, **_) -> None:
-        show(self, self)
 
 
 def predict(key: str, question: str, *, number=None, choice=None, curve=None) -> None:
