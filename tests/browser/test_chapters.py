@@ -8,7 +8,7 @@ import pytest
 from browser.chapter import THOROUGH
 from workbook.book.chapters import find_chapters
 
-MOST_BYTES = 2_200_000  # of a saved notebook with its outputs and widgets
+MOST_BYTES = 2_000_000  # of a saved notebook with its outputs and widgets
 
 
 @pytest.mark.skipif(not THOROUGH, reason="make browsers runs every chapter in the browser")
