@@ -163,8 +163,8 @@ def bars(
         bodies = bodies.encode(stroke=alt.value("black"), strokeWidth=line)
     black, layers = base.encode(color=alt.value("black")), [*under, bodies]
     if "low" in columns:
-        ends = {side: _end(length, "low"), f"{side}2": "high:Q"}
-        layers += [black.mark_rule(size=2).encode(**ends), *_numbers(black, length, number, end=True, small=vertical)]
+        layers.append(black.mark_rule(size=2).encode(**{side: _end(length, "low"), f"{side}2": "high:Q"}))
+        layers += _numbers(black.transform_calculate(high="max(datum.high, 0)"), length, number, True, small=vertical)
     else:
         layers += _signed_numbers(black, length, number)
     return _panel([*layers, *([rule(0, side, color="black")] if zero else []), *over], title, width, height)

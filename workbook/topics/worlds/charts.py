@@ -1,4 +1,4 @@
-"""Charts of worlds: value over tokens, rules, the price over an update's signal, group sizes, a trainer's defaults."""
+"""Charts of worlds: value over tokens, rules, the price over an update's signal, group sizes, a trainer's settings."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -136,11 +136,11 @@ def groups_chart(table: pd.DataFrame):
 
 
 def defaults_table(worlds: Sequence[Tables]) -> pd.DataFrame:
-    """Table of `defaults_chart`: default with its world, weights, part, and its mean, low and high."""
+    """Table of `defaults_chart`: default (a setting) with its world, weights, part, and its mean, low and high."""
     rows = []
     for tables in worlds:
         for name in ASKED.get(tables.scale, TWINS):
-            for weights, arm in (("the default's", name), ("equal", TWINS[name])):
+            for weights, arm in (("its own weights", name), ("equal weights", TWINS[name])):
                 named = {"default": f"{name}, {world_name(tables.scale)}", "weights": weights}
                 parts = {"bias, share of the expected update": BIAS(tables, arm=arm)}
                 parts["noise, share of one batch's"] = 1 - BIAS(tables, part="mean2", whole="total2", arm=arm)
@@ -152,15 +152,15 @@ def defaults_table(worlds: Sequence[Tables]) -> pd.DataFrame:
 
 
 def defaults_chart(table: pd.DataFrame):
-    """A panel each for bias, noise, tax and value: a default beside the same run with equal weights."""
+    """A panel each for bias, noise, tax and value: a setting beside the same run with equal weights."""
     charts, look = [], {"number": ".2f", "height": alt.Step(20)}
     for part, rows in table.groupby("part", sort=False):
         y = alt.Y("default:N", sort=None, title=None).axis(labels=len(charts) % 2 == 0)
         charts.append(bars(rows, y, alt.X("mean:Q", title=part), "weights", **look))
-    note = "each with its own weights, and with equal ones of the same sum; bars: 95 % t intervals over policies"
+    note = "each beside the same run with equal weights of the same sum; bars: 95 % t intervals over policies"
     described = describe_rows(table, "part", "default", "weights", interval=True)
     rows = [alt.hconcat(*charts[k : k + 2], spacing=14) for k in range(0, len(charts), 2)]
-    return panels(rows, "What a trainer's defaults leave", note, described, vertical=True)
+    return panels(rows, "What four settings leave", note, described, vertical=True)
 
 
 def probe_chart(points: pd.DataFrame):
