@@ -23,7 +23,7 @@ NAMES = {
 }  # fmt: skip
 SHOWN = (EXACT, PLAIN, "positive_only", "entropy_minimization")
 COLUMNS = 4  # panels of a row
-KINDS = ("measured", "predicted, held out")
+KINDS = ("measured", "held out: what an earlier line said")
 
 
 def map_table(runs: Mapping[str, pd.DataFrame], arms: Sequence[str] = SHOWN) -> pd.DataFrame:
@@ -108,7 +108,7 @@ def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
         base.mark_point(size=70, filled=True, opacity=1).encode(shape=shape),
         base.mark_text(align="left", dx=7, dy=-6).encode(text="world:N", color=alt.value("black")),
     ]
-    note = f"price = {line.intercept:.2f} + {line.slope:.2f} x, least squares over {line.worlds} worlds; bars: 95 % t"
+    note = f"dashed: price = {line.intercept:.2f} + {line.slope:.2f} x, least squares over {line.worlds} worlds; bars: 95 % t"
     described = describe_rows(table, "world", interval=True)
     return finish(alt.layer(*layers), "The price of one reward per rollout", note, described, height=280)
 
