@@ -40,14 +40,14 @@ OPEN = """async path => { const open = async () => {
 SAVE = "async () => { await window.jupyterapp.shell.currentWidget.context.save() }"
 CLOSE = """async () => { const panels = [...window.jupyterapp.shell.widgets('main')].filter(one => one.context);
   for (const panel of panels) { await panel.sessionContext.shutdown(); panel.dispose(); } }"""
-# of each output that is a widget what it shows; null as long as one of them, or a chart in it, is on its way
+# of each output that is a widget what it shows; null while one of them, or what our modules draw in it, is on its way
 SHOWN = """() => { const shown = [];
   for (const { model, outputArea } of window.jupyterapp.shell.currentWidget.content.widgets)
     for (let k = 0; k < (outputArea ? model.outputs.length : 0); k++) {
       if (!model.outputs.get(k).data['application/vnd.jupyter.widget-view+json']) continue;
       const output = outputArea.widgets[k].node.querySelector('.jp-OutputArea-output'), text = output.innerText.trim();
-      const charts = [...output.querySelectorAll('.workbook-live')];
-      if (text === 'Loading widget...' || charts.some(chart => !chart.querySelector('svg.marks'))) return null;
+      const empty = '.workbook-live:not(:has(svg.marks)), .workbook-heatmap:empty, .workbook-predict:empty';
+      if (text === 'Loading widget...' || output.querySelector(empty)) return null;
       shown.push(output.firstElementChild ? 'widget' : text || `nothing: ${model.sharedModel.source.slice(-60)}`); }
   return shown }"""
 WIDGETS_BACK = f"widgets => ({SHOWN})()?.filter(one => one === 'widget').length >= widgets"

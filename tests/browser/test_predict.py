@@ -31,6 +31,7 @@ def press(chapter, form, across: float, up: float = 0.5) -> None:
 def test_predictions_are_drawn_typed_recorded_and_revealed(run_cells, lab):
     chapter = run_cells(ASK, REVEAL)
     file = lab[1].parents[1] / "predictions.json"
+    assert chapter.shown(6) == ["widget"] * 6
     forms = chapter.panel.locator(".workbook-predict")
     number, choice, curve, *answers = (forms.nth(k) for k in range(6))
     assert [answer.inner_text() for answer in answers] == ["Show the answer"] * 3

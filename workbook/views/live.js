@@ -13,7 +13,6 @@ const tables = model => Object.fromEntries(Object.entries(model.get('data') || {
   [name, Array.isArray(sent) ? structuredClone(sent) : rowsOf(sent)]));
 async function render({ model, el }) {
   let view = null, shown = null, finalize = null, queue = Promise.resolve();
-  el.classList.add('workbook-live');
   const { vegaEmbed } = await vegaOf(model);
   const push = async () => { if (!view || shown !== model.get('spec')) return;   // another chart's rows wait for it
     const version = el.dataset.pushed = model.get('version');

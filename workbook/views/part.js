@@ -5,6 +5,7 @@ async function opened(packed) {
   return name => modules[name] ??= import(URL.createObjectURL(new Blob([sources[name]], { type: 'text/javascript' })));
 }
 async function render({ model, el }) {
+  el.classList.add(`workbook-${model.get('kind')}`);   // its look, before its module is there
   const shared = await model.widget_manager.get_model(model.get('shared').replace('IPY_MODEL_', ''));
   const open = await (shared.workbookModules ??= opened(shared.get('modules')));
   return (await open(model.get('kind'))).default.render({ model, el });

@@ -126,7 +126,6 @@ const inline = text => text.split(/(`[^`]+`|\*\*[^*]+\*\*)/).map(part => part.st
   : part.startsWith('**') && part.length > 3 ? make('strong', {}, part.slice(2, -2)) : part);
 
 function render({ model, el }) {
-  el.classList.add('workbook-predict');
   return model.get('about') ? renderForm(model, el) : renderAnswer(model, el);
 }
 
