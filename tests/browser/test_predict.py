@@ -41,8 +41,7 @@ def test_predictions_are_drawn_typed_recorded_and_revealed(run_cells, lab):
     term = chapter.panel.locator("abbr.term")
     expect(term).to_have_attribute("tabindex", "0")
     term.focus()
-    shown = term.evaluate("node => getComputedStyle(node, '::after').content")
-    assert shown == '"what it is"', "a tooltip that keys reach"
+    assert term.evaluate("node => getComputedStyle(node, '::after').content") == '"what it is"', "reached by keys"
     chapter.shot("predict-term")
 
     number.get_by_role("button").click()

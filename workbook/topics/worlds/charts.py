@@ -108,8 +108,7 @@ def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
         base.mark_point(size=70, filled=True, opacity=1).encode(shape=shape),
         base.mark_text(align="left", dx=7, dy=-6).encode(text="world:N", color=alt.value("black")),
     ]
-    fitted = f"price = {line.intercept:.2f} + {line.slope:.2f} x"
-    note = f"dashed: {fitted}, least squares over {line.worlds} worlds; bars: 95 % t"
+    note = f"dashed: {line.intercept:.2f} + {line.slope:.2f} x, least squares over {line.worlds} worlds; bars: 95 % t"
     described = describe_rows(table, "world", interval=True)
     return finish(alt.layer(*layers), "The price of one reward per rollout", note, described, height=280)
 
