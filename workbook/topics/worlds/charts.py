@@ -92,21 +92,21 @@ def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
     """
     parts = [points.rename(columns={"price": "mean"}), predicted]
     table = pd.concat([part.assign(kind=kind) for part, kind in zip(parts, KINDS, strict=True)], ignore_index=True)
-    x = alt.X("x:Q", title="log2 of (signal + noise) / signal, one batch of plain at the start").scale(
-        zero=False, padding=25
-    )
+    table["below"] = (table["x"].rank() + 1) % 2  # where a world's name stands, so that neighbours' do not meet
+    x = alt.X("x:Q", title="log2 of (signal + noise) / signal in plain's first batch").scale(zero=False, padding=25)
     y = alt.Y("mean:Q", title="price, octaves of tokens to half-way")
-    color = alt.Color("kind:N", title=None, sort=KINDS).scale(domain=KINDS, range=SERIES[:2])
-    shape = alt.Shape("kind:N", title=None, sort=KINDS).scale(domain=KINDS)
+    look = {"title": None, "sort": KINDS, "legend": alt.Legend(orient="bottom", labelLimit=320)}
+    color = alt.Color("kind:N", **look).scale(domain=KINDS, range=SERIES[:2])
     hints = tooltips(table, "world", "x", "mean", "low", "high", form=".2f")
     base = alt.Chart(table).encode(x=x, y=y, color=color, tooltip=hints)
+    named = base.encode(text="world:N", color=alt.value("black"))
     drawn = pd.DataFrame([{"x": end, "mean": line.predict(end).mean} for end in (table["x"].min(), table["x"].max())])
     layers = [
         rule(0, "y"),
         alt.Chart(drawn).mark_line(color="black", strokeDash=[5, 4]).encode(x=x, y=y),
         base.mark_rule(size=3, opacity=0.5).encode(y=alt.Y("low:Q"), y2="high:Q"),
-        base.mark_point(size=70, filled=True, opacity=1).encode(shape=shape),
-        base.mark_text(align="left", dx=7, dy=-6).encode(text="world:N", color=alt.value("black")),
+        base.mark_point(size=70, filled=True, opacity=1).encode(shape=alt.Shape("kind:N", **look).scale(domain=KINDS)),
+        *(named.transform_filter(f"datum.below == {k}").mark_text(align="left", dx=7, dy=18 * k - 6) for k in (0, 1)),
     ]
     note = f"dashed: {line.intercept:.2f} + {line.slope:.2f} x, least squares over {line.worlds} worlds; bars: 95 % t"
     described = describe_rows(table, "world", interval=True)
