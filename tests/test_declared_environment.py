@@ -118,7 +118,7 @@ assert len(probes.cancellation_index(policy, rollouts)) == rollouts.completion_m
 small = ["max_steps=1", "per_device_train_batch_size=16", "max_completion_length=8", "eval_prompts=0"]
 assert main(["train", "data/configs/chain.yaml", "--folder", "run", "--set", *small]) == 0
 assert main(["report", "run"]) == 0
-asked = {"anywidget": lambda: workbook.TokenHeatmap, "altair": workbook.setup}
+asked = {"traitlets": lambda: workbook.TokenHeatmap, "altair": workbook.setup}
 asked |= {"reasoning_gym": lambda: get_task("gym:chain_sum"), "math_verify": lambda: equal_expressions("x^2", "x^3")}
 asked |= {"bitsandbytes": lambda: load_policy("bundled", quantization="nf4")}
 for package, ask in asked.items():
