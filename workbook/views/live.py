@@ -183,7 +183,7 @@ def show(widget, chart: PageWidget, handle: DisplayHandle | None = None) -> Disp
         chart.spec = chart.spec if handle else numbered(chart.spec)
     data, metadata = chart.picture()
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    data |= {"application/vnd.jupyter.widget-view+json": view}
+    data["application/vnd.jupyter.widget-view+json"] = view
     put = handle.update if handle else (handle := DisplayHandle()).display
     put(data, metadata=metadata, raw=True)
     return handle
