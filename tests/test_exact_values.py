@@ -229,7 +229,7 @@ def test_a_token_off_the_grammar_takes_all_value_away(policy):
 
 def test_what_has_no_exact_values_is_refused(policy):
     task = get_task("chain")
-    with pytest.raises(ValueError, match="task is Gym; exact values are known for chain and walk"):
+    with pytest.raises(ValueError, match="task is Gym; exact values are known for chain, walk and every Tree"):
         expected_reward(policy, get_task("gym:chain_sum"), ["1 + 1"])
     with pytest.raises(ValueError, match=r"word '1\d' is 1 tokens of this tokenizer; exact values need one"):
         expected_reward(policy, Chain(modulus=12), ["5 - 6 ="])

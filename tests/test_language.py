@@ -85,8 +85,8 @@ def test_credit_adds_up_to_the_reward():
 def script(tmp_path_factory):
     """The script that makes policies, in a folder of its own, on a tiny Llama that has learned the sentence in full."""
     folder, patch = tmp_path_factory.mktemp("smollm2"), pytest.MonkeyPatch()
-    words = ["<|im_end|>", "+", "=", " =", " +", " ", ".", ",", *"0123456789", *(f" {w}" for w in sorted(CLASSES["style"]))]
-    words += [" the"]
+    words = ["<|im_end|>", "+", "=", " =", " +", " ", ".", ",", *"0123456789", " the"]
+    words += [f" {word}" for word in sorted(CLASSES["style"])]  # in one order in every process
     raw = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, unk_token="."))
     raw.pre_tokenizer = pre_tokenizers.Split(Regex(" ?[A-Za-z]+| [+=]|."), "isolated")
     raw.decoder = decoders.Fuse()

@@ -245,6 +245,8 @@ def test_the_world_that_contributors_are_shown_runs(shown):
 def test_a_world_with_a_mistake_is_refused(shown):
     for member, mistaken, sentence in (
         ("vocabulary", ("=", *map(str, range(30))), r"vocabulary of sorting lacks \['sort'\]"),
+        ("vocabulary", ("=", *map(str, range(30)), "sort", "="), "vocabulary of sorting has a word twice"),
+        ("longest", property(lambda self: 4, lambda *_: None), "longest of sorting is 4, but .* may need 5 words"),
         ("preferences", lambda *_: (0.5,), r"preferences of sorting are \(0.5,\), but must add up to 1 over"),
         ("next_words", lambda *_: (END,), "sorting has over 4,096 prefixes after 'sort .*nothing follow <eos>"),
     ):

@@ -122,18 +122,13 @@ def value_error(policy, task: Task, prompts: int = 64, continuations: int = 320,
     rewards = sampled.rewards.view(prompts, continuations).double()
     gap = expected_reward(policy, task, sampled.prompts[::continuations]).to(rewards) - rewards.mean(1)
     noise = rewards.var(1) / continuations  # (P,) variance of a mean
-    square = float((gap.square() - noise).mean())
-    return {
-        "bias": float(gap.mean()),
-        "square": square,
-        "rms": max(0.0, square) ** 0.5,
-        "noise": float(noise.sum().sqrt() / prompts),
-    }
+    square, error = float((gap.square() - noise).mean()), float(noise.sum().sqrt() / prompts)
+    return {"bias": float(gap.mean()), "square": square, "rms": max(0.0, square) ** 0.5, "noise": error}
 
 
 def _check(task) -> None:
     if not isinstance(task, Chain | Tree):
-        raise ValueError(f"task is {type(task).__name__}; exact values are known for chain and walk.")
+        raise ValueError(f"task is {type(task).__name__}; exact values are known for chain, walk and every Tree.")
 
 
 # -- gaps in exact value between the tokens that a step boosts and those that it suppresses (H7, H8, H9) --------------

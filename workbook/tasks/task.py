@@ -264,10 +264,8 @@ def get_task(name: str, /, **options: Any) -> Task:
     """
     family, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
     if family + colon not in MAKERS or bool(colon) != bool(rest):
-        raise ValueError(
-            f"task is {short(name, 200)}, but must be 'chain', 'walk', 'sums', 'world:<name>', 'gym:<dataset>', "
-            "'hub:<dataset id or local folder>' or 'own:<data file>'."
-        )
+        names = ", ".join(repr(kind + "<name>" * kind.endswith(":")) for kind in MAKERS)
+        raise ValueError(f"task is {short(name, 200)}, but must be one of {names}; own and hub take a path, too.")
     module, _, maker_name = MAKERS[family + colon].partition(".")
     with naming_extras():
         maker = getattr(importlib.import_module(f"workbook.tasks.{module}"), maker_name)

@@ -77,11 +77,15 @@ class Tree(Task):
             if len(prompts) == n or draws > DRAWS * (len(prompts) + DRAWS):  # hardly any are left to find
                 break
         if not prompts:
-            raise ValueError(f"seed {seed} has no prompt of {self}; take options that give more prompts.")
+            raise ValueError(f"seed {seed} has no prompt of {self}; let it draw from more, some hundred in all.")
         rows = list(itertools.islice(itertools.cycle(prompts), n))
         words = {*" ".join(prompts).split(), *(prefix[-1] for prefix in self.prefixes(rows[0])[1:])}
         if unknown := sorted(words - {*self.vocabulary, END}):
             raise ValueError(f"vocabulary of {self.name} lacks {short(unknown)}, but must have all words of its texts.")
+        if len({*self.vocabulary}) < len(self.vocabulary):
+            raise ValueError(f"vocabulary of {self.name} has a word twice, but must have each once.")
+        if (needed := max(map(len, self.prefixes(rows[0])))) > self.longest:
+            raise ValueError(f"longest of {self.name} is {self.longest}, but {short(rows[0])} may need {needed} words.")
         return Dataset.from_dict({"prompt": rows, "answer": list(map(self.solve, rows))})
 
     # -- completions ------------------------------------------------------------------------------------------------
@@ -101,7 +105,8 @@ class Tree(Task):
     def some_styles(self, prompt: str, n: int, rng: random.Random) -> list[Prefix]:
         """Return so many of them at random, all different; ValueError where a prompt has fewer."""
         if len(styles := list(self.styles(prompt))) < n:
-            raise ValueError(f"prompt {short(prompt, 200)} has {len(styles)} right completions, not {n}.")
+            why = f"a right one earns exactly 1 and ends with {END}"
+            raise ValueError(f"prompt {short(prompt, 200)} has {len(styles)} right completions, not {n}: {why}.")
         return rng.sample(styles, n)
 
     def equivalent_solutions(self, prompt: str) -> Iterator[str]:
@@ -168,7 +173,6 @@ def _values(task: Tree, prompt: str) -> dict[Prefix, float]:
                 raise ValueError(f"preferences of {task.name} are {shares}, but must add up to 1 over {words}.")
             values[prefix] = sum(p * values[(*prefix, word)] for word, p in zip(words, shares, strict=True))
         else:
-            text = " ".join(prefix[:-1])
-            done = prefix[-1:] == (END,)
+            done, text = prefix[-1:] == (END,), " ".join(prefix[:-1])
             values[prefix] = task.reward([prompt], [text], [task.solve(prompt)])[0] if done else 0.0
     return values
