@@ -105,15 +105,9 @@ def script(tmp_path_factory):
     for module in (names["main"].__globals__, vars(tuned)):
         patch.setitem(module, "BASE", base)
     patch.setattr(tuned, "COMMITTED", folder)
-    own = {
-        "HERE": folder,
-        "STEPS": {"sums": 3, "ramble": 2},
-        "BATCH": 4,
-        "PROMPTS": 4,
-        "VALUES": (0.0, 1.0),
-        "MIXED": 0.0,
-    }
-    for name, value in (own | {"ROLES": ["tuning", "unit"]}).items():
+    own = {"HERE": folder, "STEPS": {"sums": 3, "ramble": 2}, "BATCH": 4, "PROMPTS": 4}
+    own |= {"VALUES": (0.0, 1.0), "MIXED": 0.0, "ROLES": ["tuning", "unit"]}
+    for name, value in own.items():
         patch.setitem(names["main"].__globals__, name, value)
     patch.setattr(Sums, "score", lambda self, text, answer, **row: float(len(text) % 2))  # so that rewards differ
     patch.setattr(sys, "argv", ["make_smollm2.py"])
