@@ -85,8 +85,8 @@ def test_credit_adds_up_to_the_reward():
 def script(tmp_path_factory):
     """The script that makes policies, in a folder of its own, on a tiny Llama that has learned the sentence in full."""
     folder, patch = tmp_path_factory.mktemp("smollm2"), pytest.MonkeyPatch()
-    words = ["<|im_end|>", "+", "=", " =", " +", " ", ".", ",", *"0123456789", " the"]
-    words += [f" {word}" for word in sorted(CLASSES["style"])]  # in one order in every process
+    words = ["<|im_end|>", "+", "=", " =", " +", " ", ".", ",", *"0123456789"]
+    words += [*(f" {word}" for word in sorted(CLASSES["style"])), " the"]  # in one order in every process
     raw = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, unk_token="."))
     raw.pre_tokenizer = pre_tokenizers.Split(Regex(" ?[A-Za-z]+| [+=]|."), "isolated")
     raw.decoder = decoders.Fuse()
@@ -97,7 +97,7 @@ def script(tmp_path_factory):
     ids = {"eos_token_id": 0, "pad_token_id": 0, "bos_token_id": None}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(words), **sizes, **ids)).double()  # the same on every CPU
     names = runpy.run_path(str(data_path("smollm2", "make_smollm2.py")))
-    losses = list(names["train"](Policy(model, tokenizer, {}), get_task("sums"), 0, steps=60, batch=16, lr=1e-2))
+    losses = list(names["train"](Policy(model, tokenizer, {}), get_task("sums"), 0, steps=60, batch=16, lr=4e-3))
     assert losses[-1] < 0.7 * losses[0]
     for part in (model.float(), tokenizer):
         part.save_pretrained(folder / "base")
