@@ -90,11 +90,9 @@ def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
 
     points, predicted: as of `outcomes.points` and `outcomes.predicted`.
     """
-    parts = [points.rename(columns={"price": "mean"}), predicted]
+    parts = [points.dropna().rename(columns={"price": "mean"}), predicted]
     table = pd.concat([part.assign(kind=kind) for part, kind in zip(parts, KINDS, strict=True)], ignore_index=True)
-    table["below"] = (
-        table["x"].where(table["mean"].notna()).rank() + 1
-    ) % 2  # where a world's name stands, so that neighbours' do not meet
+    table["below"] = (table["x"].rank() + 1) % 2  # where a world's name stands, so that neighbours' do not meet
     x = alt.X("x:Q", title="log2 of (signal + noise) / signal in plain's first batch").scale(zero=False, padding=25)
     y = alt.Y("mean:Q", title="price, octaves of tokens to half-way")
     look = {"title": None, "sort": KINDS, "legend": alt.Legend(orient="bottom", labelLimit=320)}
