@@ -157,7 +157,7 @@ def defaults_chart(table: pd.DataFrame):
     for part, rows in table.groupby("part", sort=False):
         y = alt.Y("default:N", sort=None, title=None).axis(labels=len(charts) % 2 == 0)
         charts.append(bars(rows, y, alt.X("mean:Q", title=part), "weights", **look))
-    note = "each beside the same run with equal weights of the same sum; bars: 95 % t intervals over policies"
+    note = "beside length and clip equal weights, beside the others plain; bars: 95 % t intervals over policies"
     described = describe_rows(table, "part", "default", "weights", interval=True)
     rows = [alt.hconcat(*charts[k : k + 2], spacing=14) for k in range(0, len(charts), 2)]
     return panels(rows, "What four settings leave", note, described, vertical=True)
