@@ -105,8 +105,7 @@ class Tree(Task):
     def some_styles(self, prompt: str, n: int, rng: random.Random) -> list[Prefix]:
         """Return so many of them at random, all different; ValueError where a prompt has fewer."""
         if len(styles := list(self.styles(prompt))) < n:
-            why = f"a right one earns exactly 1 and ends with {END}"
-            raise ValueError(f"prompt {short(prompt, 200)} has {len(styles)} right completions, not {n}: {why}.")
+            raise ValueError(f"prompt {short(prompt)} has {len(styles)} completions that earn 1 up to {END}, not {n}.")
         return rng.sample(styles, n)
 
     def equivalent_solutions(self, prompt: str) -> Iterator[str]:
@@ -142,8 +141,7 @@ class Tree(Task):
         is charged all the value there was.
         """
         prefix, before, rows = (), self.value(prompt), []
-        for token in tokens:
-            word = token.strip(" Ġ▁")
+        for word in (token.strip(" Ġ▁") for token in tokens):
             word = END if word in EOS else word
             words = self.next_words(prompt, prefix) if prefix in _values(self, prompt) else ()
             place = self.category(prompt, prefix) if words else "other"
@@ -173,6 +171,6 @@ def _values(task: Tree, prompt: str) -> dict[Prefix, float]:
                 raise ValueError(f"preferences of {task.name} are {shares}, but must add up to 1 over {words}.")
             values[prefix] = sum(p * values[(*prefix, word)] for word, p in zip(words, shares, strict=True))
         else:
-            done, text = prefix[-1:] == (END,), " ".join(prefix[:-1])
-            values[prefix] = task.reward([prompt], [text], [task.solve(prompt)])[0] if done else 0.0
+            text, answer = " ".join(prefix[:-1]), task.solve(prompt)
+            values[prefix] = task.reward([prompt], [text], [answer])[0] if prefix[-1:] == (END,) else 0.0
     return values
