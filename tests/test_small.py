@@ -16,12 +16,13 @@ ROWS = [{"prompt": prompt, "answer": "0"} for prompt in ("5 - 6 + 3 =", "5 + 3 =
 @pytest.mark.parametrize("prompts", [4, ROWS], ids=["one length", "padded"])
 def test_tokens_and_scores_are_those_of_generate(policy, monkeypatch, prompts, settings):
     ours = sample_rollouts(policy, TASK, prompts, 4, seed=3, **settings)
-    monkeypatch.setattr(sample, "is_small", lambda model: False)
-    theirs = sample_rollouts(policy, TASK, prompts, 4, seed=3, **settings)
-    assert torch.equal(ours.completion_ids, theirs.completion_ids)
-    assert torch.equal(ours.completion_mask, theirs.completion_mask)
-    torch.testing.assert_close(ours.old_logps, theirs.old_logps, atol=2e-5, rtol=0)
-    torch.testing.assert_close(ours.entropies, theirs.entropies, atol=2e-5, rtol=0)
+    for known in ("is_small", "_keeps_logits"):  # scores are of generate()'s logits, then of a pass over what it drew
+        monkeypatch.setattr(sample, known, lambda *_: False)
+        theirs = sample_rollouts(policy, TASK, prompts, 4, seed=3, **settings)
+        assert torch.equal(ours.completion_ids, theirs.completion_ids)
+        assert torch.equal(ours.completion_mask, theirs.completion_mask)
+        torch.testing.assert_close(ours.old_logps, theirs.old_logps, atol=2e-5, rtol=0)
+        torch.testing.assert_close(ours.entropies, theirs.entropies, atol=2e-5, rtol=0)
 
 
 def test_what_is_not_small_or_plain_is_left_to_generate(policy):

@@ -20,8 +20,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from workbook.policies.models import check_length, evaluating, padding_error, seeded
+from workbook.policies.models import check_length, evaluating, free_bytes, padding_error, seeded
 from workbook.rollouts.scoring import (
+    BYTES_AT_ONCE,
+    SHARE_OF_FREE,
+    packable,
     pad_rows,
     padded_batches,
     sequence_logps,
@@ -87,7 +90,7 @@ def generate(
     """Sampled completions as ragged rows, each up to and including its first end token, and their scores.
 
     Scores are log-probabilities and entropies as `sequence_logps` gives them, any numbers outside the completions; None
-    unless the model `is_small`, whose sampling knows them.
+    where sampling does not know them.
     """
     model, ends = policy.model, end_tokens(policy)
     check_length(model, prompt_mask.sum(1) + config.max_new_tokens)
@@ -96,23 +99,34 @@ def generate(
     # An object of its own around the same layers, which may hold our config: generate() fills in from the model's own
     # (a top_k, say) otherwise. Adapters are in the base model's layers.
     base = copy.copy(model.get_base_model() if hasattr(model, "get_base_model") else model)
-    base.generation_config = config
     positions = "position_ids" in inspect.signature(base.forward).parameters  # to others generate() names none
     rows, scores = [[]] * len(prompt_ids), []
-    small = is_small(model) and is_plain(config) and padding_error(model) <= 1
+    known = is_plain(config) and padding_error(model) <= 1
+    small = known and is_small(model)
+    known = small or (known and _keeps_logits(model, min(batch_size, len(rows)) * config.max_new_tokens))
+    base.generation_config = asked = copy.copy(config)
+    asked.return_dict_in_generate, asked.output_logits = True, known
     with seeded(seed, model.device):
         for part, start in padded_batches(model, prompt_mask, batch_size, positions):
             ids, mask = prompt_ids[part, start:], prompt_mask[part, start:]
             if small:
                 out, logits = sample_small(model, ids, mask, config)
+            else:
+                made = base.generate(input_ids=ids, attention_mask=mask, generation_config=asked)
+                out, logits = made.sequences[:, ids.shape[1] :], torch.stack(made.logits, 1) if known else None
+            if known:
                 short = (0, config.max_new_tokens - out.shape[1])
                 scores.append([pad(part, short) for part in token_scores(logits, out, config.temperature)])
-            else:
-                out = base.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, ids.shape[1] :]
             is_end = torch.isin(out, torch.tensor(ends, device=out.device)).long()
             for row, completion in zip(part.tolist(), unpadded(out, is_end.cumsum(dim=1) - is_end == 0), strict=True):
                 rows[row] = completion
-    return rows, tuple(map(torch.cat, zip(*scores, strict=True))) if small else None
+    return rows, tuple(map(torch.cat, zip(*scores, strict=True))) if known else None
+
+
+def _keeps_logits(model, tokens: int) -> bool:
+    """Whether the logits that tokens are drawn from are those of a whole pass, up to rounding, and fit into memory."""
+    needed, free = 4 * tokens * model.config.get_text_config().vocab_size, SHARE_OF_FREE * free_bytes(model.device)
+    return model.dtype == torch.float32 and packable(model) and needed <= min(BYTES_AT_ONCE, free)
 
 
 @dataclass(frozen=True)
