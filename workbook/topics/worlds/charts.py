@@ -23,7 +23,8 @@ NAMES = {
 }  # fmt: skip
 SHOWN = (EXACT, PLAIN, "positive_only", "entropy_minimization")
 COLUMNS = 4  # panels of a row
-KINDS = ("measured", "held out: what an earlier line said")
+KINDS = ("measured", "held out: what came", "what an earlier line had said of it")
+PLACES = {"false": -6, "true": 12}  # of a name, in pixels from its point, by whether it stands below
 
 
 def map_table(runs: Mapping[str, pd.DataFrame], arms: Sequence[str] = SHOWN) -> pd.DataFrame:
@@ -41,7 +42,7 @@ def map_table(runs: Mapping[str, pd.DataFrame], arms: Sequence[str] = SHOWN) -> 
 def map_chart(table: pd.DataFrame):
     """A panel per world: exact held-out value against sampled tokens, a line per rule with its interval."""
     names = [name for name in NAMES.values() if name in set(table["rule"])]
-    x, charts = alt.X("tokens:Q", title="sampled tokens, thousands").axis(tickCount=3), []
+    x, charts = alt.X("tokens:Q", title="sampled tokens, thousands").axis(tickCount=2), []
     look = {"by": "rule", "names": names, "points": False, "height": 110}
     for place, (world, rows) in enumerate(table.groupby("world", sort=False)):
         y = alt.Y("mean:Q", title=None if place % COLUMNS else "value").scale(domain=[0, 1])
@@ -86,30 +87,39 @@ def rules_chart(table: pd.DataFrame):
 
 
 def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
-    """The price against 1 / signal share: a world a point with its interval, the line, and what it says of others.
+    """The price against 1 / signal share: a point a world, the line, what earlier lines said of others.
 
-    points, predicted: as of `outcomes.points` and `outcomes.predicted`.
+    points, predicted: as of `outcomes.points`, worlds held out included or not, and `outcomes.predicted`.
     """
-    parts = [points.dropna().rename(columns={"price": "mean"}), predicted]
-    table = pd.concat([part.assign(kind=kind) for part, kind in zip(parts, KINDS, strict=True)], ignore_index=True)
-    table["below"] = (table["x"].rank() + 1) % 2  # where a world's name stands, so that neighbours' do not meet
+    came = points.dropna().rename(columns={"price": "mean"})
+    came = came.assign(kind=np.where(came["world"].isin(predicted["world"]), KINDS[1], KINDS[0]))
+    came = came.assign(near=came["x"].round(1)).sort_values(["near", "mean"], ascending=[True, False])
+    below = [False]  # whether a name stands below its point, so that it meets no neighbour's
+    for near in ((came[["x", "mean"]].diff().abs() < 0.25).all(axis=1))[1:]:
+        below.append(bool(near) and not below[-1])
+    table = pd.concat([came.assign(below=below), predicted.assign(kind=KINDS[2])], ignore_index=True)
     x = alt.X("x:Q", title="log2 of (signal + noise) / signal in plain's first batch").scale(zero=False, padding=25)
     y = alt.Y("mean:Q", title="price, octaves of tokens to half-way")
     look = {"title": None, "sort": KINDS, "legend": alt.Legend(orient="bottom", labelLimit=320)}
-    color = alt.Color("kind:N", **look).scale(domain=KINDS, range=SERIES[:2])
-    hints = tooltips(table, "world", "x", "mean", "low", "high", form=".2f")
+    color = alt.Color("kind:N", **look).scale(domain=KINDS, range=SERIES[:3])
+    hints = tooltips(table, "world", "kind", "x", "mean", "low", "high", form=".2f")
     base = alt.Chart(table).encode(x=x, y=y, color=color, tooltip=hints)
-    named = base.encode(text="world:N", color=alt.value("black"))
+    named, spans = base.encode(text="world:N", color=alt.value("black")), base.encode(y=alt.Y("low:Q"), y2="high:Q")
     drawn = pd.DataFrame([{"x": end, "mean": line.predict(end).mean} for end in (table["x"].min(), table["x"].max())])
+    said = f"datum.kind == '{KINDS[2]}'"
     layers = [
         rule(0, "y"),
+        spans.transform_filter(said).mark_rule(size=14, opacity=0.25),
         alt.Chart(drawn).mark_line(color="black", strokeDash=[5, 4]).encode(x=x, y=y),
-        base.mark_rule(size=3, opacity=0.5).encode(y=alt.Y("low:Q"), y2="high:Q"),
+        spans.transform_filter(f"!({said})").mark_rule(size=3, opacity=0.5),
         base.mark_point(size=70, filled=True, opacity=1).encode(shape=alt.Shape("kind:N", **look).scale(domain=KINDS)),
-        *(named.transform_filter(f"datum.below == {k}").mark_text(align="left", dx=7, dy=18 * k - 6) for k in (0, 1)),
+        *(
+            named.transform_filter(f"datum.below === {k}").mark_text(align="left", dx=9, dy=d)
+            for k, d in PLACES.items()
+        ),
     ]
     note = f"dashed: {line.intercept:.2f} + {line.slope:.2f} x, least squares over {line.worlds} worlds; bars: 95 % t"
-    described = describe_rows(table, "world", interval=True)
+    described = describe_rows(table, "world", "kind", interval=True)
     return finish(alt.layer(*layers), "The price of one reward per rollout", note, described, height=280)
 
 
