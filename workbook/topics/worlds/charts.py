@@ -24,7 +24,6 @@ NAMES = {
 SHOWN = (EXACT, PLAIN, "positive_only", "entropy_minimization")
 COLUMNS = 4  # panels of a row
 KINDS = ("measured", "held out: what came", "what an earlier line had said of it")
-PLACES = {"false": -6, "true": 12}  # of a name, in pixels from its point, by whether it stands below
 
 
 def map_table(runs: Mapping[str, pd.DataFrame], arms: Sequence[str] = SHOWN) -> pd.DataFrame:
@@ -94,10 +93,8 @@ def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
     came = points.dropna().rename(columns={"price": "mean"})
     came = came.assign(kind=np.where(came["world"].isin(predicted["world"]), KINDS[1], KINDS[0]))
     came = came.assign(near=came["x"].round(1)).sort_values(["near", "mean"], ascending=[True, False])
-    below = [False]  # whether a name stands below its point, so that it meets no neighbour's
-    for near in ((came[["x", "mean"]].diff().abs() < 0.25).all(axis=1))[1:]:
-        below.append(bool(near) and not below[-1])
-    table = pd.concat([came.assign(below=below), predicted.assign(kind=KINDS[2])], ignore_index=True)
+    came["below"] = np.arange(len(came)) % 2  # where a world's name stands, so that neighbours' do not meet
+    table = pd.concat([came, predicted.assign(kind=KINDS[2])], ignore_index=True)
     x = alt.X("x:Q", title="log2 of (signal + noise) / signal in plain's first batch").scale(zero=False, padding=25)
     y = alt.Y("mean:Q", title="price, octaves of tokens to half-way")
     look = {"title": None, "sort": KINDS, "legend": alt.Legend(orient="bottom", labelLimit=320)}
@@ -113,10 +110,7 @@ def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
         alt.Chart(drawn).mark_line(color="black", strokeDash=[5, 4]).encode(x=x, y=y),
         spans.transform_filter(f"!({said})").mark_rule(size=3, opacity=0.5),
         base.mark_point(size=70, filled=True, opacity=1).encode(shape=alt.Shape("kind:N", **look).scale(domain=KINDS)),
-        *(
-            named.transform_filter(f"datum.below === {k}").mark_text(align="left", dx=9, dy=d)
-            for k, d in PLACES.items()
-        ),
+        *(named.transform_filter(f"datum.below === {k}").mark_text(align="left", dx=9, dy=18 * k - 6) for k in (0, 1)),
     ]
     note = f"dashed: {line.intercept:.2f} + {line.slope:.2f} x, least squares over {line.worlds} worlds; bars: 95 % t"
     described = describe_rows(table, "world", "kind", interval=True)
