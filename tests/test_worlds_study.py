@@ -268,6 +268,8 @@ def test_charts_draw_every_world(folder):
     ):
         assert all(outcomes.world_name(scale) in json.dumps(to_spec(chart)) for scale in OPEN)
     assert charts.KINDS[1] not in to_spec(price)["description"], "nothing came yet of worlds held out"
+    every = pd.concat([points, (said := outcomes.predicted(tables)).rename(columns={"mean": "price"})])
+    assert charts.KINDS[1] in to_spec(charts.price_chart(every, outcomes.law(points), said))["description"]
     one = table.set_index(["world", "rule"]).loc[("third", "known credit")]
     assert one["octaves"] == pytest.approx(points.set_index("world").loc["third", "price"])
     assert one["low"] < one["octaves"] < one["high"]
