@@ -1,7 +1,7 @@
 """Make the committed policies tuned of SmolLM2-135M, and describe their starts: six units a task, two for tuning.
 
-    python data/smollm2/make_smollm2.py              both tasks
-    python data/smollm2/make_smollm2.py sums         one
+    python data/smollm2/make_smollm2.py                   both tasks
+    python data/smollm2/make_smollm2.py sums --jobs 2     one, two policies at a time, each on one core: the same bytes
 
 Adapters of rank 8 on queries and values are trained one after another on the task's own demonstrations: prompts of one
 class of seeds, words and errors drawn with the policy's seed; half of the steps at sums show right answers alone, from
@@ -19,6 +19,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import joblib
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -108,8 +109,9 @@ def described(policy: Policy, task) -> dict[str, float]:
     return {name: round(float(x), 4) for name, x in read.items()}
 
 
-def made(kind: str, seed: int, role: str) -> dict:
-    """Train, round and describe the policy of a seed; its file stays if it is fit for its role."""
+def made(kind: str, seed: int) -> dict:
+    """Train, round and describe the policy of a seed."""
+    torch.set_num_threads(1)  # sums in another order make other bytes
     began, scale = time.perf_counter(), SCALES[f"{TUNED}{kind}"]
     task, path = get_task(scale.task, **scale.task_options), HERE / kind / f"seed={seed}.safetensors"
     with seeded(seed, torch.device("cpu")):
@@ -120,28 +122,36 @@ def made(kind: str, seed: int, role: str) -> dict:
     save_file(packed(policy.model), path)
     about = described(load_policy(f"{TUNED}{kind},seed={seed}", device="cpu"), task)
     about |= {"loss_nats": round(last, 4), "seconds": round(time.perf_counter() - began)}
-    if kind not in STARTS and not (VALUES[0] <= about["value"] <= VALUES[1] and about["mixed"] >= MIXED):
-        path.unlink()
-        return {"seed": seed, "role": "passed over", "start": about}
-    return {"seed": seed, "role": role, "start": about, "sha256": file_hash(path)}
+    return {"seed": seed, "start": about, "sha256": file_hash(path)}
 
 
-def members_of(kind: str, known: list[dict]):
-    """Yield the members of a task after those that are known."""
-    if kind in STARTS:
-        for seed in tuned_seeds(STARTS[kind], "unit")[len(known) :]:
-            yield made(kind, seed, "unit")
-        return
-    while left := ROLES[sum(member["role"] in ROLES for member in known) :]:
-        known.append(made(kind, len(known) + 1, left[0]))
-        yield known[-1]
+def fit(start: dict[str, float]) -> bool:
+    """Whether a policy of sums can be trained and measured."""
+    return VALUES[0] <= start["value"] <= VALUES[1] and start["mixed"] >= MIXED
+
+
+def members_of(kind: str, known: list[dict], jobs: int):
+    """Yield the members of a task after those that are known, as many made at a time as there are jobs."""
+    parallel = joblib.Parallel(n_jobs=jobs)
+    while left := (tuned_seeds(STARTS[kind], "unit") if kind in STARTS else ROLES)[taken(known) :]:
+        seeds = left[:jobs] if kind in STARTS else range(len(known) + 1, len(known) + 1 + min(jobs, len(left)))
+        for member in parallel(joblib.delayed(made)(kind, seed) for seed in seeds):
+            role = "unit" if kind in STARTS else ROLES[taken(known)] if fit(member["start"]) else "passed over"
+            known.append(member | {"role": role})
+            yield known[-1]
+
+
+def taken(members: list[dict]) -> int:
+    """How many members have a role."""
+    return sum(member["role"] in ROLES for member in members)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("task", nargs="*", help="by default both")
-    torch.set_num_threads(1)  # sums in another order make other bytes
-    for kind in parser.parse_args().task or STEPS:
+    parser.add_argument("--jobs", type=int, default=1, help="policies made at a time; default: 1")
+    asked = parser.parse_args()
+    for kind in asked.task or STEPS:
         path = HERE / kind / "members.json"
         path.parent.mkdir(exist_ok=True)
         about = {"made_by": "data/smollm2/make_smollm2.py", "base": BASE.name, "steps": STEPS[kind], "batch": BATCH}
@@ -149,8 +159,10 @@ def main() -> None:
         there = json.loads(path.read_text()) if path.exists() else {**about, "members": []}
         if (members := there.pop("members")) and there != about:
             raise SystemExit(f"{path.parent} was made otherwise: delete it, and it is made anew.")
-        for member in members_of(kind, [*members]):
+        for member in members_of(kind, [*members], asked.jobs):
             members.append(member)
+            if member["role"] not in ROLES:
+                (path.parent / f"seed={member['seed']}.safetensors").unlink()
             path.write_text(json.dumps({**about, "members": members}, indent=1) + "\n")
             print(kind, member, flush=True)
 
