@@ -113,8 +113,8 @@ def worst_token_reset(
     it. A rollout fails that has no positive advantage and a reward below `right`: also where the whole group failed.
     Cost: the continuations' tokens, in batch.sampled_tokens.
 
-    Methods that reset a failed rollout where it went wrong have to find the place; here it is known, so what they can
-    gain by resampling is at most this. Raises ValueError where no credit is known, and without a policy to sample.
+    Methods that reset a failed rollout where it went wrong have to find the place; here it is known.
+    Raises ValueError where no credit is known, and without a policy to sample.
     """
     started = batch.group_advantages(estimator)
     credit = batch.known_credit.masked_fill(~batch.mask, torch.inf)
