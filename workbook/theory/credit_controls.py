@@ -101,7 +101,7 @@ def oracle(batch: CreditBatch) -> Float[Tensor, "B T"]:
     return batch.known_credit
 
 
-@credit_rule("worst_token_reset", paper="upper bound of resampling, as in arXiv 2605.25507", exact="control",
+@credit_rule("worst_token_reset", paper="resampling at the worst token, as in arXiv 2605.25507", exact="control",
              needs=("known_credit", "continue_from"))  # fmt: skip
 def worst_token_reset(
     batch: CreditBatch, samples: int = 4, right: float = 1.0, estimator: str = "dr_grpo"
