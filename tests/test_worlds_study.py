@@ -71,6 +71,8 @@ def folder(tmp_path_factory):
                 write(folder, "worlds", scale, unit, runs=pd.concat(runs))
                 if unit < 6:
                     write(folder, "worlds_300", scale, unit, runs=pd.concat(runs))
+                    runs = [made_run(rng.uniform(0.2, 1), 0.2, rng, arm=arm) for arm in study.LASTING]
+                    write(folder, "worlds_300_plain_rate", scale, unit, runs=pd.concat(runs))
             update = {"rule": "dr_grpo", "mean2": share * (1 + 0.1 * unit), "total2": 1 + 0.1 * unit}
             write(folder, "worlds_start", scale, unit, updates=pd.DataFrame([update]))
             for name, arms in (("worlds_groups", SIZES), ("worlds_defaults", CHANGED)):
@@ -151,7 +153,7 @@ def test_every_registered_row_is_measured_as_the_audit_does(folder):
     every, seen, measured = {}, set(), claims.MEASURES | question_claims.MEASURES
     for place, measures in ((place, measured[place]) for place in measured if place != "arena"):  # tests/test_arena.py
         study_name = place.partition("@")[0]
-        if study_name not in ("worlds", "worlds_300"):  # the others' tables are no part of this folder
+        if study_name != "worlds" and not study_name.startswith("worlds_300"):  # the others' tables are not here
             continue
         registered = read_registration(study_name)
         every |= registered.outcomes
@@ -244,6 +246,13 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(tmp_path,
     assert not (tmp_path / "worlds" / "tiny" / ".parts" / "seed=0").exists()
     measure("worlds_300", "tiny", [0], tmp_path)
     assert load_measured("worlds_300", "tiny", "runs", tmp_path)["batch"].tolist() == [0, 5, 10, 15, 18]
+    rates = {"oracle": 2e-3, "dr_grpo": 1e-3, "positive_only": 1e-3, "negative_token_filtering": 5e-4}
+    made.clear()
+    monkeypatch.setattr(study, "unit_rates", lambda bench: rates)
+    monkeypatch.setattr(study, "LASTING", (*rates, "entropy_minimization", "permuted"))
+    measure("worlds_300_plain_rate", "tiny", [0], tmp_path)
+    runs = load_measured("worlds_300_plain_rate", "tiny", "runs", tmp_path).groupby("arm")["lr"].first()
+    assert runs.to_dict() == {"oracle": 1e-3, "negative_token_filtering": 1e-3}
     measure("worlds_start", "tiny", [0], tmp_path)
     updates = load_measured("worlds_start", "tiny", "updates", tmp_path).set_index("rule")
     assert (updates["total2"] > 0).all()

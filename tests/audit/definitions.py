@@ -574,6 +574,20 @@ LASTING = {
     "Q1 300": at_last("oracle"), "Q1 300 entropy": at_last("entropy_minimization"), "Q2 300": at_last("positive_only"),
     "Q2 300 filtering": at_last("negative_token_filtering"), "Q2 300 pass@8": at_last("positive_only", "pass_at_8"),
 }
+
+def at_rate_of_plain(arm):
+    def number(units):
+        ends = []
+        for kept, name in ((units, arm), (Units("worlds_300", units.scale, 6, units.results), "dr_grpo")):
+            runs = kept.table("runs")
+            ends.append(runs[(runs["arm"] == name) & (runs["batch"] == runs["batch"].max())].set_index("seed")["value"])
+        return ends[0] - ends[1]
+    return number
+
+PLAIN_RATE = {
+    "Q1 300 plain rate": at_rate_of_plain("oracle"), "Q2 300 plain rate": at_rate_of_plain("positive_only"),
+    "Q2 300 filtering, plain rate": at_rate_of_plain("negative_token_filtering"),
+}
 PRICE, GAP = octaves("oracle"), beyond_plain("oracle")
 WORLD_ROWS = {
     "Q1": law, "Q1 price": by_world(PRICE), "Q1 value": by_world(GAP), "Q1 world": PRICE, "Q1 separates": GAP,
@@ -740,6 +754,7 @@ DEFINITIONS = {
     "batch_one_prompt": {f"{claim} one prompt": ordered(order, level=1) for claim, order in ORDERS.items()},
     "dose_dials": DIALS, "mass": MASS, "recovered": RECOVERED, "recovered_dials": RECOVERED_DIALS,
     "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
-    "worlds": WORLD_ROWS, "worlds_300": LASTING, "worlds_groups": SIZES, "worlds_defaults": CHANGED,
+    "worlds": WORLD_ROWS, "worlds_300": LASTING, "worlds_300_plain_rate": PLAIN_RATE,
+    "worlds_groups": SIZES, "worlds_defaults": CHANGED,
     "worlds_probes": OWN_PROBES, "worlds_neighbours": NEIGHBOURS,
 }

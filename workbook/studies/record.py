@@ -69,6 +69,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "value_gap": "topics.credit.study:value_gap_study",
     "worlds": "topics.worlds.study:worlds_study",
     "worlds_300": "topics.worlds.study:lasting_study",
+    "worlds_300_plain_rate": "topics.worlds.study:plain_rate_study",
     "worlds_defaults": "topics.worlds.questions:defaults_study",
     "worlds_groups": "topics.worlds.questions:groups_study",
     "worlds_neighbours": "topics.worlds.neighbours:neighbours_study",

@@ -25,6 +25,11 @@ def ahead(tables: Tables, arm: str, base: str = PLAIN, column: str = "value", st
     return read(tables, column, arm, study) - read(tables, column, base, study)
 
 
+def at_plain_rate(tables: Tables, arm: str) -> pd.Series:
+    """Value after 300 batches, an arm at plain's rate minus plain."""
+    return read(tables, "value", arm, "worlds_300_plain_rate") - read(tables, "value", PLAIN, "worlds_300")
+
+
 def gained(tables: Tables, arm: str, read=read) -> pd.Series:
     """Pseudo-values of an arm's gain in value over plain's, a ratio of means over units."""
     gains = [read(tables, "value", one) - read(tables, "start", one) for one in (arm, PLAIN)]
@@ -105,6 +110,11 @@ MEASURES = {
         "Q2 300": partial(AFTER_300, arm=POSITIVE),
         "Q2 300 filtering": partial(AFTER_300, arm=FILTERING),
         "Q2 300 pass@8": partial(AFTER_300, arm=POSITIVE, column="pass_at_8"),
+    },
+    "worlds_300_plain_rate": {
+        "Q1 300 plain rate": partial(at_plain_rate, arm=EXACT),
+        "Q2 300 plain rate": partial(at_plain_rate, arm=POSITIVE),
+        "Q2 300 filtering, plain rate": partial(at_plain_rate, arm=FILTERING),
     },
     "worlds_probes@worlds": {
         "Q5": partial(agreement, probe=BEST),

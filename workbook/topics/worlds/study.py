@@ -1,5 +1,6 @@
 """Studies of worlds: `worlds_start` (a batch, untrained), `worlds_rates` (each arm's rate), `worlds` (the comparison),
-`worlds_300` (six of its arms, 300 batches), `worlds_values` (what exact values are off by at the start).
+`worlds_300` (six of its arms, 300 batches), `worlds_300_plain_rate` (at plain's rate, where an arm's own is another),
+`worlds_values` (what exact values are off by at the start).
 
 Arms are credit rules by their names: known credit, rules with rewards, rules that never see one, permuted rewards. A
 run is 32 generation batches of 8 prompts x 8 rollouts, one AdamW step each, on-policy; readings every fourth batch.
@@ -156,9 +157,22 @@ def worlds_study(bench: Bench) -> dict[str, pd.DataFrame]:
 def lasting_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table runs of one unit: the arms of LASTING at their own rates for 300 batches in place of 32, read
     every twentieth."""
-    size, rates = SIZES[bench.scale.name], unit_rates(bench)
+    rates = unit_rates(bench)
+    return lasting_runs(bench, {arm: rates[arm] for arm in LASTING})
+
+
+def plain_rate_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Table runs of one unit: the arms of LASTING that see rewards and whose own rate is not plain's, at plain's, for
+    as long as in `lasting_study`."""
+    rates = unit_rates(bench)
+    return lasting_runs(bench, {arm: rates[PLAIN] for arm in LASTING[:4] if rates[arm] != rates[PLAIN]})
+
+
+def lasting_runs(bench: Bench, rates: dict[str, float]) -> dict[str, pd.DataFrame]:
+    """Table runs of one unit: an arm each at its rate for 300 batches."""
+    size = SIZES[bench.scale.name]
     size = size._replace(batches=75 * size.batches // 8, every=5 * size.every)
-    made = [bench.kept(f"{arm}-{rates[arm]:g}", partial(run_arm, bench, arm, rates[arm], size)) for arm in LASTING]
+    made = [bench.kept(f"{arm}-{lr:g}", partial(run_arm, bench, arm, lr, size)) for arm, lr in rates.items()]
     return {"runs": pd.concat(made, ignore_index=True)}
 
 
