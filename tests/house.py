@@ -26,16 +26,16 @@ BUDGET = {
     "probes": 3_286,
     "training": 3_951,
     "views": 3_622,
-    "studies": 1_137,
+    "studies": 1_138,
     "claims": 892,
     "book": 1_078,
     "commands": 450,
     "root": 740,
-    "topics": 12_043,
+    "topics": 12_067,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 34_539, 950, 19_759, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 34_564, 950, 19_783, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
