@@ -42,7 +42,7 @@ def map_chart(table: pd.DataFrame):
     """A panel per world: exact held-out value against sampled tokens, a line per rule with its interval."""
     names = [name for name in NAMES.values() if name in set(table["rule"])]
     x, charts = alt.X("tokens:Q", title="sampled tokens, thousands").axis(tickCount=2), []
-    look = {"by": "rule", "names": names, "points": False, "height": 110}
+    look = {"by": "rule", "names": names, "points": False, "clip": True, "height": 110}
     for place, (world, rows) in enumerate(table.groupby("world", sort=False)):
         y = alt.Y("mean:Q", title=None if place % COLUMNS else "value").scale(domain=[0, 1])
         charts.append(series(rows, x, y, **look, title=world))
