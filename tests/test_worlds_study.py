@@ -248,7 +248,7 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(tmp_path,
     assert load_measured("worlds_300", "tiny", "runs", tmp_path)["batch"].tolist() == [0, 5, 10, 15, 18]
     rates = {"oracle": 2e-3, "dr_grpo": 1e-3, "positive_only": 1e-3, "negative_token_filtering": 5e-4}
     made.clear()
-    monkeypatch.setattr(study, "unit_rates", lambda bench: rates)
+    monkeypatch.setattr(study, "unit_rates", lambda bench: rates | {"entropy_minimization": 5e-4, "permuted": 1e-3})
     monkeypatch.setattr(study, "LASTING", (*rates, "entropy_minimization", "permuted"))
     measure("worlds_300_plain_rate", "tiny", [0], tmp_path)
     runs = load_measured("worlds_300_plain_rate", "tiny", "runs", tmp_path).groupby("arm")["lr"].first()

@@ -1,7 +1,7 @@
 """Make the committed policies tuned of SmolLM2-135M, and describe their starts: six units a task, two for tuning.
 
     python data/smollm2/make_smollm2.py                   both tasks
-    python data/smollm2/make_smollm2.py sums --jobs 2     one, two policies at a time, each on one core: the same bytes
+    python data/smollm2/make_smollm2.py sums --jobs 2     one, two policies at a time, each on one core
 
 Adapters of rank 8 on queries and values are trained one after another on the task's own demonstrations: prompts of one
 class of seeds, words and errors drawn with the policy's seed; half of the steps at sums show right answers alone, from

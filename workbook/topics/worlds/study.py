@@ -32,6 +32,7 @@ from workbook.studies.bench import Bench
 from workbook.studies.loop import Loop, advantaged, sample_batch, train_in_memory
 from workbook.studies.record import load_measured
 from workbook.studies.registration import WORLD_SCALES
+from workbook.theory.credit_controls import REWARD_FREE
 from workbook.topics.worlds.outcomes import COLLAPSED, EXACT, LOWER, PLAIN, own_rates, world_name
 
 ARMS = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "edit_mask")
@@ -157,15 +158,14 @@ def worlds_study(bench: Bench) -> dict[str, pd.DataFrame]:
 def lasting_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table runs of one unit: the arms of LASTING at their own rates for 300 batches in place of 32, read
     every twentieth."""
-    rates = unit_rates(bench)
-    return lasting_runs(bench, {arm: rates[arm] for arm in LASTING})
+    return lasting_runs(bench, unit_rates(bench)[[*LASTING]].to_dict())
 
 
 def plain_rate_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table runs of one unit: the arms of LASTING that see rewards and whose own rate is not plain's, at plain's, for
-    as long as in `lasting_study`."""
+    """Table runs of one unit: arms of `lasting_study` that see rewards, at plain's rate where their own is another."""
     rates = unit_rates(bench)
-    return lasting_runs(bench, {arm: rates[PLAIN] for arm in LASTING[:4] if rates[arm] != rates[PLAIN]})
+    arms = [arm for arm in LASTING if arm not in REWARD_FREE and rates[arm] != rates[PLAIN]]  # permuted's is plain's
+    return lasting_runs(bench, dict.fromkeys(arms, rates[PLAIN]))
 
 
 def lasting_runs(bench: Bench, rates: dict[str, float]) -> dict[str, pd.DataFrame]:
