@@ -105,9 +105,12 @@ def test_a_models_band_is_its_prompts_and_the_familys_an_interval():
     model = curve_of(0, [0.9, 0.7])
     prompts = pd.concat([model.assign(follows=[0.8, 0.5]), model.assign(follows=[1.0, 0.75])])
     smollm2 = {"dose_llm/rates": model, "dose_llm/by_prompt": prompts}
-    tables = {"family": {"dose/rates": family}, "smollm2_plain": smollm2}
+    tuned = {"smollm2_probes/rates": pd.concat([curve_of(seed, [0.8, 0.6 + seed / 100]) for seed in range(6)])}
+    tables = {"family": {"dose/rates": family}, "smollm2_plain": smollm2, "smollm2:sums": tuned}
     curve = charts.backbone_curves(tables=tables).set_index(["series", "prompts"])
     assert curve.loc[("SmolLM2-135M", 4), ["mean", "low", "high"]].tolist() == [0.7, 0.5, 0.75]
+    six = curve.loc[("SmolLM2, six fine-tunes", 4)]
+    assert six["high"] - six["mean"] == pytest.approx(2.5706 * np.std(np.arange(6) / 100, ddof=1) / 6**0.5, rel=1e-4)
     first = curve.loc[("bundled family", 1)]
     assert first["high"] - first["mean"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
 

@@ -92,7 +92,7 @@ def test_three_rows_by_hand(folder):
 def test_rows_are_laid_beside_the_familys():
     rows = [("family", "H1", "supported"), (SUMS, "H1 sums", "contradicted"), (SUMS, "C1 sums", "supported")]
     rows += [("family", "C1", "supported"), (SUMS, "H4 sums", "supported"), ("family", "H4", "inconclusive")]
-    ledger = pd.DataFrame(rows, columns=["scale", "key", "outcome"]).assign(measured="", mean=0.1)
+    ledger = pd.DataFrame(rows, columns=["scale", "key", "outcome"]).assign(measured="", mean=0.1, low=0.0, high=0.2)
     said = claims.beside_family(ledger).set_index("key")["sentence"].to_dict()
     assert said == {"H1": "otherwise", "C1": "as in the family", "H4": "not decided in the family"}
 

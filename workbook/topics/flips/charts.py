@@ -30,11 +30,13 @@ THE_FAMILY = "the family"
 CLASSES = ("result", "style")  # the words of the bundled task that are not forced
 CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}  # from the bar's foot upwards
 BACKBONES = {"family": "bundled family", "smollm2_plain": "SmolLM2-135M", "gemma3_plain": "Gemma 3 270M"}  # by scale
+BACKBONES |= {"smollm2:sums": "SmolLM2, six fine-tunes"}
+STUDIES = {"family": "dose", "smollm2:sums": "smollm2_probes"}  # which measured their curves, dose_llm the others'
 QUANTITIES = {  # what is asked of backbones: column, title of the chart, of its axis, what it is compared with
     "own sign": ("follows", f"{LESS_AND_LESS}, on every model", FOLLOWS, SAYS_NOTHING),
     "own share": ("own share", OUTGROWN, "own / (own + others), rms", (0.5, "own = others")),
 }
-BANDS = "band: 95 % t interval over policies (family) or draws of prompts (SmolLM2); range over prompts (Gemma)"
+BANDS = "band: 95 % t interval over policies (family, fine-tunes) or draws of prompts (SmolLM2-135M); Gemma: range"
 
 
 # --- H1: whose sign a token follows, on the family
@@ -97,7 +99,7 @@ def backbone_curves(
 
     for scale in tables or BACKBONES:
         with suppress(NotMeasured):
-            read, study = tables[scale] if tables else Tables(scale), "dose" if scale == "family" else "dose_llm"
+            read, study = tables[scale] if tables else Tables(scale), STUDIES.get(scale, "dose_llm")
             line = unit_curve(chosen(read[f"{study}/rates"]), "prompts", column)
             if study == "dose_llm" and line["units"].min() < MIN_UNITS:
                 spread = chosen(read["dose_llm/by_prompt"]).groupby("prompts")[column].agg(["min", "max"])

@@ -24,6 +24,7 @@ OURS = dict.fromkeys(("cancelled", "dose", "mass", "value_gap"), "smollm2_probes
 OURS |= {"worlds": "smollm2_training", "worlds_rates": "smollm2_rates", "worlds_values": "worlds_values"}
 MOST = 64  # prompts of the largest step
 DECIDED = ("supported", "contradicted", "equivalent to none", "at its threshold", "not zero, too small to matter here")
+NUMBERS = ["outcome", "mean", "low", "high"]
 HERE = " sums"  # how keys of rows end that ask what the family's row of the same key asks
 
 
@@ -100,11 +101,11 @@ def compared(outcome: str, family: str) -> str:
 
 
 def beside_family(ledger: pd.DataFrame) -> pd.DataFrame:
-    """A row per question that was asked here and of the family, or of runs in the world third: key, measured, outcome
-    and mean of both, sentence.  ledger: as `claims.ledger` makes it or `kept_ledger` reads it."""
+    """A row per question that was asked here and of the family, or of runs in the world third: key, measured, outcome,
+    mean, low and high of both, sentence.  ledger: as `claims.ledger` makes it or `kept_ledger` reads it."""
     asked = ledger[(ledger["scale"] == "smollm2:sums") & ledger["key"].str.endswith(HERE)]
     asked = asked.assign(key=asked["key"].str.removesuffix(HERE)).set_index("key")
     family = ledger[ledger["scale"].isin(("family", "world:third"))].set_index("key")
-    both = asked[["measured", "outcome", "mean"]].join(family[["outcome", "mean"]], rsuffix="_family", how="inner")
+    both = asked[["measured", *NUMBERS]].join(family[NUMBERS], rsuffix="_family", how="inner")
     sentences = [compared(*pair) for pair in both[["outcome", "outcome_family"]].to_numpy()]
     return both.assign(sentence=sentences).reset_index()
