@@ -12,7 +12,7 @@ from test_worlds_study import made_run, write
 
 from workbook.studies.record import Tables
 from workbook.studies.registration import read_registration
-from workbook.topics.language import claims, study, training
+from workbook.topics.language import charts, claims, study, training
 
 
 def made(arm: str, rng, **names) -> pd.DataFrame:
@@ -95,6 +95,18 @@ def test_rows_are_laid_beside_the_familys():
     ledger = pd.DataFrame(rows, columns=["scale", "key", "outcome"]).assign(measured="", mean=0.1, low=0.0, high=0.2)
     said = claims.beside_family(ledger).set_index("key")["sentence"].to_dict()
     assert said == {"H1": "otherwise", "C1": "as in the family", "H4": "not decided in the family"}
+    table = claims.beside_family(ledger.assign(mean=[0.1, 0.2, 0.3, 0.4, np.nan, 0.6]))
+    text = charts.beside_chart(table).to_dict()["description"]
+    assert "C1 · other sign takes" in text
+    assert "H4" not in text, "what was not measured here has no line"
+
+
+def test_a_chart_of_training_has_a_panel_a_reading_and_a_line_a_rule(folder):
+    runs = Tables(RAMBLE, folder)["smollm2_training/runs"]
+    chart = charts.training_chart(runs, ["value", "wrong_length"]).to_dict()
+    assert [panel["title"]["text"] for panel in chart["hconcat"]] == ["held-out reward", "tokens of wrong answers"]
+    last = runs.query("arm == 'length'").sort_values("batch").groupby("seed")["value"].last().mean()
+    assert f"held-out reward, 1/T: {last:.3g}" in chart["description"]
 
 
 def test_digits_whose_values_are_sampled_are_whole_cells_that_differ():
