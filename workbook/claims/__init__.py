@@ -1,6 +1,7 @@
 """The claims ledger: every claim of the two papers, what would refute it, what was measured, and the outcome.
 
     ledger()                                 a row per measurement, from the tables below data/results/ alone
+    kept_ledger()                            the same as it was last kept, without waiting
     show_outcomes("H1", "H1 alone")          registered rows, in a chapter, as they were last kept (`claims --keep`)
 
 The unit of inference is policy x seed; where several units share a policy, their mean counts once. A study registers
@@ -28,6 +29,7 @@ from workbook.claims.ledger import (
     command,
     format_ledger,
     format_summary,
+    kept_ledger,
     ledger,
     ledger_json,
     measurements,
@@ -42,6 +44,6 @@ _NAMES = {"claims.cards": "show_outcomes"}  # which draw: a command waits for no
 _names, __getattr__, __dir__ = lazy_names(__name__, _NAMES)
 
 __all__ = [
-    "CLAIMS", "SCALES", "Claim", "Measurement", "Tables", "command", "format_ledger", "format_summary", "ledger",
-    "ledger_json", "measurements", "registered", "show_claims", "summary", *_names,
+    "CLAIMS", "SCALES", "Claim", "Measurement", "Tables", "command", "format_ledger", "format_summary", "kept_ledger",
+    "ledger", "ledger_json", "measurements", "registered", "show_claims", "summary", *_names,
 ]  # fmt: skip
