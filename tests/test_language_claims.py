@@ -17,7 +17,8 @@ from workbook.topics.language import charts, claims, study, training
 
 def made(arm: str, rng, **names) -> pd.DataFrame:
     read = dict(zip(("entropy", "length", "wrong_length"), rng.uniform(1, 2, 3), strict=True))
-    return made_run(rng.uniform(0.5, 1.5), 0.2, rng, arm=arm, **read, **names)
+    run = made_run(rng.uniform(0.5, 1.5), 0.2, rng, arm=arm, **read, **names)
+    return run.assign(batch=run["batch"] * 1.25)  # 0, 5, ..., 40
 
 
 def drawn(rng, columns: str, **keys) -> pd.DataFrame:

@@ -734,6 +734,10 @@ def longer(units):
     last = runs[runs["batch"] == runs["batch"].max()].pivot(index="seed", columns="arm", values="wrong_length")
     return logs(np.log(last["length"]) - np.log(last["dr_grpo"]))
 
+def early(units):
+    values = units.table("runs").set_index(["batch", "arm", "seed"])["value"]
+    return pseudo(lambda mean: mean["entropy_minimization"] / mean["dr_grpo"], (values[10] - values[0]).unstack("arm"))
+
 AS_THERE = {"C1": CANCELLED, "C1 place": CANCELLED, "C2": CANCELLED, "C3": CANCELLED, "C3 batch": CANCELLED}
 AS_THERE |= {"C4": CANCELLED, "C4 right": CANCELLED, "H2": MASS, "H2 all weights": MASS, "H2 other prompts": MASS}
 AS_THERE |= {"H4": MASS, "H4 moved": MASS, "H4 unsure": MASS, "H7": GAPS, "H7 permuted": GAPS}
@@ -742,6 +746,7 @@ LANGUAGE |= {"H1 sums": rate(prompts=64), "H1 alone sums": rate(prompts=1)}
 LANGUAGE |= {"H1 follows sums": rate("follows", "moved", 64)}
 TUNED = {
     "Q1 learns": lambda units: -beyond_plain("permuted")(units), "Q1 entropy sums": gains("entropy_minimization"),
+    "Q1 early sums": early,
     "Q2 sums": octaves("positive_only"), "Q2 value sums": beyond_plain("positive_only"), "Q4 longer": longer,
     "Q2 tax sums": taxes_over("positive_only"), "Q2 pass@8 sums": beyond_plain("positive_only", "pass_at_8"),
     "Q4 value longer": at_last("length"),

@@ -10,7 +10,7 @@ from functools import partial
 
 import pandas as pd
 
-from workbook.statistics import logs
+from workbook.statistics import logs, pseudo_values
 from workbook.studies.record import Tables
 from workbook.topics.cancelled import claims as cancelled
 from workbook.topics.coupling import claims as coupling
@@ -56,6 +56,13 @@ def beside(tables: Tables, column: str, arm: str, ratio: bool = False) -> pd.Ser
     return logs(one / plain) if ratio else one - plain
 
 
+def early(tables: Tables, arm: str, batch: int = 10) -> pd.Series:
+    """Pseudo-values of an arm's gain in value over plain's by a batch, a ratio of means over units."""
+    runs = tables["smollm2_training/runs"].pivot(index="seed", columns=["arm", "batch"], values="value")
+    gains = pd.DataFrame({one: runs[one, batch] - runs[one, 0] for one in (arm, PLAIN)}).reset_index()
+    return pseudo_values(gains, lambda rows: float(rows[arm].mean() / rows[PLAIN].mean()))
+
+
 FREE, POSITIVE = "entropy_minimization", "positive_only"
 AS_THERE = {
     key: measures[key]
@@ -74,6 +81,7 @@ PROBES |= {f"H1 follows alone{HERE}": here(flips.rate, column="follows", tokens=
 TRAINING = {
     "Q1 learns": here(worlds.ahead, arm=PLAIN, base=LOWER),
     "Q1 entropy sums": here(worlds.gained, arm=FREE),
+    "Q1 early sums": partial(early, arm=FREE),
     "Q2 sums": here(worlds.lead, arm=POSITIVE),
     "Q2 value sums": here(worlds.ahead, arm=POSITIVE),
     "Q2 tax sums": here(worlds.over, arm=POSITIVE),
