@@ -47,6 +47,7 @@ def test_prompts_and_demonstrations_are_what_the_head_says():
         carries = int(a) % 10 + int(b) % 10 > 9
         assert max(shares, key=shares.get) == (str(int(answer) - 10) if carries else answer), "a wrong mode per carry"
         (right if task.score(text, answer) else wrong).append(text.count(","))
+        assert text[-2].isdigit(), "hedges come first, so that a policy can learn which answers they lead up to"
     assert set(right) == {0}
     assert set(wrong) == {3, 4, 5, 6}
     expected = np.mean([task.answers(prompt)[task.solve(prompt)] for prompt in seen[0]])
@@ -72,6 +73,7 @@ def test_credit_adds_up_to_the_reward():
         Sums(error_rate=0.34, forgotten=0.5),
         [" So", " the", " sum", " comes", " ", "8", "2", ".", "<|im_end|>"],
     )
+    assert {credit for _, credit in Sums(ramble=6).annotate("37 + 45 =", "82", tokens)} == {None}
     rows = task.annotate("37 + 45 =", "82", tokens)
     assert [category for category, _ in rows[3:]] == ["other", "template", "result", "result", "template", "eos"]
     start, tens = 0.66 * 0.5, 0.66 * 0.5 + 9 * 0.02

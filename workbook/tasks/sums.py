@@ -4,8 +4,9 @@
 
 Opening, noun and verb are *style*, of which the reward never asks; digits are *results*; all else is *template*. Where
 ones carry, the demonstrator mostly forgets the carry (72), so that the likeliest answer of such a prompt is wrong; and
-now and then one digit is any other. With `ramble`, a wrong answer goes on: So the total is 72, perhaps, nearly, maybe.
-A token's credit is that of the demonstrator: its chance of the right answer behind the digits so far, minus before.
+now and then one digit is any other. With `ramble`, a wrong answer is led up to: So the total is perhaps, nearly, 72.
+A token's credit is that of the demonstrator: its chance of the right answer behind the digits so far, minus before; with
+`ramble`, where words before the digits tell, it is left open.
 """
 
 import itertools
@@ -91,7 +92,7 @@ class Sums(Task):
         (number,) = rng.choices(list(shares), shares.values())
         most = self.ramble if number != self.solve(prompt) else 0
         hedges = rng.choices(HEDGES, k=rng.randint(most // 2, most))
-        return self.render(prompt, tuple(map(rng.choice, FREE)), ", ".join((number, *hedges)))
+        return self.render(prompt, tuple(map(rng.choice, FREE)), ", ".join((*hedges, number)))
 
     def equivalent_solutions(self, prompt: str) -> Iterator[str]:
         """Yield the right completions."""
@@ -121,4 +122,4 @@ class Sums(Task):
                 before = after
             else:
                 rows.append((next((name for name, words in CLASSES.items() if word in words), "other"), 0.0))
-        return rows
+        return [(category, None) for category, _ in rows] if self.ramble else rows
