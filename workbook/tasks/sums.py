@@ -5,8 +5,8 @@
 Opening, noun and verb are *style*, of which the reward never asks; digits are *results*; all else is *template*. Where
 ones carry, the demonstrator mostly forgets the carry (72), so that the likeliest answer of such a prompt is wrong; and
 now and then one digit is any other. With `ramble`, a wrong answer is led up to: So the total is perhaps, nearly, 72.
-A token's credit is that of the demonstrator: its chance of the right answer behind the digits so far, minus before; with
-`ramble`, where words before the digits tell, it is left open.
+A token's credit is that of the demonstrator: its chance of the right answer behind the digits so far, minus before;
+with `ramble`, where earlier words tell, nobody says it.
 """
 
 import itertools
