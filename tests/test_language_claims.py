@@ -10,6 +10,8 @@ from audit.reckoning import Units
 from test_language import RAMBLE, SUMS
 from test_worlds_study import made_run, write
 
+from workbook.book.outcomes import findings_markdown
+from workbook.claims import kept_ledger
 from workbook.studies.record import Tables
 from workbook.studies.registration import read_registration
 from workbook.topics.language import charts, claims, study, training
@@ -100,6 +102,13 @@ def test_rows_are_laid_beside_the_familys():
     text = charts.beside_chart(table).to_dict()["description"]
     assert "C1 · other sign takes" in text
     assert "H4" not in text, "what was not measured here has no line"
+
+
+def test_the_book_counts_the_rows_that_came_out_as_the_familys():
+    said = claims.beside_family(kept_ledger()).set_index("key")["sentence"].filter(regex="^[CH]").tolist()
+    alike, both = said.count("as in the family"), said.count("as in the family") + said.count("otherwise")
+    numbers = {9: "nine", 12: "twelve"}
+    assert f"{numbers[alike]} of {numbers[both]} rows" in findings_markdown()
 
 
 def test_a_chart_of_training_has_a_panel_a_reading_and_a_line_a_rule(folder):

@@ -213,8 +213,10 @@ def write_readme(path) -> bool:
 
 
 def row_of(key: str):
-    """A row of the family by its key, or by key@world one of a world, by key@worlds one over worlds."""
+    """A row of the family by its key, one of fine-tunes to sums by theirs, by key@world one of a world or @worlds."""
     name, _, world = key.partition("@")
+    if name.endswith(" sums"):
+        return registered("smollm2:sums")[name]
     rows = registered(world if world == "worlds" else f"world:{world}") if world else registered()
     return rows[name]
 
