@@ -3,9 +3,11 @@
 import pandas as pd
 import pytest
 
+from workbook.places import data_path
 from workbook.probes import report_findings, report_text, report_warnings
 from workbook.probes.report import SHARED
 from workbook.rollouts import read_rollouts
+from workbook.training import load_run
 
 
 def log(folder, rows, name="log.jsonl"):
@@ -145,3 +147,14 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path, text, name, says):
         read_rollouts(tmp_path / name)
     with pytest.raises(ValueError, match="holds none of"):
         read_rollouts(tmp_path / "nowhere")
+
+
+def test_the_committed_run_is_whole_light_and_read_without_its_weights():
+    run = load_run(data_path("smollm2", "run_300"))
+    assert (run.status()["state"], run.status()["step"]) == ("finished", 300)
+    assert run.metrics()["step"].tolist() == [*range(1, 301)]
+    assert run.token_steps() == [1, *range(10, 301, 10)]
+    assert sum(path.stat().st_size for path in run.folder.rglob("*")) < 4e6
+    table = read_rollouts(run.folder)
+    assert table["step"].unique().tolist() == run.token_steps()
+    assert "of 124 groups have an advantage" in report_text(report_findings(table))

@@ -19,11 +19,11 @@ def test_a_committed_run_is_watched_and_walked_without_training(run_cells):
     monitor = chapter.panel.locator(".workbook-monitor")
     expect(monitor).to_contain_text("finished", timeout=SLOW)
     chapter.settle()
-    drawn = [mark for mark in chapter.marks(monitor, "point") if "mean reward" in str(mark)]
-    assert len(drawn) == 300
+    points = [mark for mark in chapter.marks(monitor.locator("svg.marks"), "circle") if "reward" in mark]
+    assert [int(mark["step"]) for mark in points] == [*range(1, 301)]
     for name in ("Stop", "Resume"):
         expect(monitor.get_by_role("button", name=name)).to_be_disabled()
-    first = monitor.locator("[aria-roledescription='point']").first
+    first = monitor.locator("[aria-roledescription='circle']").first
     first.scroll_into_view_if_needed()
     first.click(force=True)
     slider = chapter.panel.get_by_role("slider", name="recorded step")
