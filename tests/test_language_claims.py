@@ -104,6 +104,14 @@ def test_rows_are_laid_beside_the_familys():
     assert "H4" not in text, "what was not measured here has no line"
 
 
+def test_a_chart_of_training_has_a_panel_a_reading_and_a_line_a_rule(folder):
+    runs = Tables(RAMBLE, folder)["smollm2_training/runs"]
+    chart = charts.training_chart(runs, ["value", "wrong_length"]).to_dict()
+    assert [panel["title"]["text"] for panel in chart["hconcat"]] == ["held-out reward", "tokens of wrong answers"]
+    last = runs.query("arm == 'length'").sort_values("batch").groupby("seed")["value"].last().mean()
+    assert f"held-out reward, 1/T: {last:.3g}" in chart["description"]
+
+
 def test_the_book_counts_the_rows_that_came_out_as_the_familys():
     said = claims.beside_family(kept_ledger()).set_index("key")["sentence"].filter(regex="^[CH]").tolist()
     alike, both = said.count("as in the family"), said.count("as in the family") + said.count("otherwise")

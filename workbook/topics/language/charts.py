@@ -1,8 +1,16 @@
-"""Charts of tuned language models: every question beside the family's answer."""
+"""Charts of tuned language models: every question beside the family's answer, and what training does by rule."""
 
+from collections.abc import Sequence
+
+import altair as alt
 import pandas as pd
 
+from workbook.statistics import unit_curve
+from workbook.topics.language.training import LENGTH
+from workbook.topics.worlds.charts import NAMES
 from workbook.views.charts import intervals_chart
+from workbook.views.figures import panels, series
+from workbook.views.style import describe_rows
 
 ASKED = {  # key of a row whose unit is a share or a probability: what it is, for an axis
     "C1": "other sign takes of style words, prompt alone",
@@ -22,6 +30,15 @@ ASKED = {  # key of a row whose unit is a share or a probability: what it is, fo
     "H4 moved": "… of tokens that move",
     "H4 unsure": "… of unsure tokens",
 }
+READ = {  # a column of `SampledReadings`: what it is, for a panel
+    "value": "held-out reward",
+    "pass_at_8": "right once in eight",
+    "entropy": "entropy per token (nats)",
+    "tax": "KL of style words (nats)",
+    "wrong_length": "tokens of wrong answers",
+    "right_length": "tokens of right answers",
+}
+RULES = NAMES | {LENGTH: "1/T"}
 FAMILY, SIX = "the family, ten policies", "SmolLM2, six fine-tunes"
 
 
@@ -36,3 +53,20 @@ def beside_chart(table: pd.DataFrame):
     note = "bars: 95 % t intervals. Large batch: here 64 prompts, there 64 or 256. "
     note += "H4: here at the start, there at its worst"
     return intervals_chart(both, title, note, "share or probability")
+
+
+def training_chart(runs: pd.DataFrame, columns: Sequence[str] = ("value", "pass_at_8", "entropy", "tax")):
+    """A panel a reading over batches, a line per rule with its interval; runs: table of study smollm2_training."""
+    runs = runs.assign(rule=runs["arm"].map(RULES))
+    names = [name for name in RULES.values() if name in set(runs["rule"])]
+    curves = {column: unit_curve(runs, "batch", column, by="rule") for column in columns}
+    x, look = alt.X("batch:Q", title="generation batches"), {"by": "rule", "names": names, "width": 150, "height": 150}
+    charts = [
+        series(curve, x, alt.Y("mean:Q", title=None), title=READ[column], **look) for column, curve in curves.items()
+    ]
+    last = pd.concat([curve.assign(read=READ[column]) for column, curve in curves.items()])
+    described = describe_rows(last[last["batch"] == last["batch"].max()], "read", "rule")
+    title = "What training makes of six fine-tunes, by rule"
+    return panels(
+        charts, title, "on held-out prompts; bands: 95 % t intervals over policies", f"At the end. {described}"
+    )
