@@ -49,7 +49,7 @@ def map_chart(table: pd.DataFrame):
     described = describe_rows(table[table["batch"] == table["batch"].max()], "world", "rule")
     return panels(
         [alt.hconcat(*charts[k : k + COLUMNS], spacing=14) for k in range(0, len(charts), COLUMNS)],
-        "What each rule reaches with as many sampled tokens, by world",
+        f"What each rule reaches in {table['batch'].max()} batches, by sampled tokens and world",
         "exact value on held-out prompts, each rule at its own rate; bands: 95 % t intervals over policies",
         f"Value at the end. {described}",
         vertical=True,
