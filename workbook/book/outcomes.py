@@ -9,6 +9,7 @@ Below: the papers, figure by figure (chapter 14), from data/book/figures.yaml.
 
 import html
 import re
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +20,6 @@ import pandas as pd
 import yaml
 from IPython.display import Markdown
 
-from workbook.claims.inference import NOT_MEASURED
 from workbook.claims.ledger import claim_of, format_effect, kept_ledger, measured_of, predictions, registered
 from workbook.claims.sentences import outcome_badge, plain_outcome
 from workbook.colab import addresses_markdown
@@ -31,9 +31,10 @@ from workbook.terminal import laid_out
 NUMBER = re.compile(r"\{([^{}:]+)(:%)?\}")
 LAYERS = {  # layer: what stands above its sentences
     "proved": "**Proved**, by a few lines of algebra:",
-    "measured": "**Measured here**, in worlds that a line names, on policies of some hundred thousand parameters:",
+    "measured": "**Measured here**, in worlds that a line names, on policies of some 100,000 parameters or on SmolLM2:",
     "open": "**Open**:",
 }
+OWN = ("family", "smollm2:sums", "smollm2:ramble")  # scales whose rows have keys of their own
 CLEAR = 0.05  # q over all judged rows below which a sentence may cite a row that is not primary
 SIGNS = {"proved": "🟦", "measured": "🟩", "open": "⬜"}
 FOLD = "<details><summary>{sign} {number}. <b>{line}</b></summary>\n\n{rest} *{sure}.*\n\n</details>"
@@ -123,16 +124,15 @@ def findings_markdown(folded: bool = False) -> str:
         layer = one.layer
     primary = kept_ledger().query("role == 'primary'")
     rows, others = primary[primary["scale"] == "family"], primary[primary["scale"] != "family"]
-    waiting = others["outcome"] == NOT_MEASURED
     counts, elsewhere = (
         ", ".join(f"{count} {outcome}" for outcome, count in part["outcome"].value_counts().items())
-        for part in (rows, others[~waiting])
+        for part in (rows, others)
     )
     older = (rows["registration"] == "superseded").sum()
     rates = load_measured("dose_llm", "smollm2_plain", "rates").query("tokens == 'moved'")
     curve = unit_curve(rates, "prompts", "follows")
     chances = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for _, row in curve.iterrows()]
-    facts = {"rows": len(rows), "counts": counts, "elsewhere": elsewhere, "older": older, "waiting": waiting.sum()}
+    facts = {"rows": len(rows), "counts": counts, "elsewhere": elsewhere, "older": older}
     facts |= {"prompts": curve["prompts"].max(), "draws": curve["units"].min(), "one": chances[0]}
     facts |= {"predictions": predictions(kept_ledger())}
     facts |= {"all": chances[-1], "width": _number("S1 width", False), "q": f"{registered()['S1 width'].q_all:.2g}"}
@@ -213,12 +213,11 @@ def write_readme(path) -> bool:
 
 
 def row_of(key: str):
-    """A row of the family by its key, one of fine-tunes to sums by theirs, by key@world one of a world or @worlds."""
+    """A row of the family or of fine-tunes by its key, by key@world one of a world or @worlds."""
     name, _, world = key.partition("@")
-    if name.endswith(" sums"):
-        return registered("smollm2:sums")[name]
-    rows = registered(world if world == "worlds" else f"world:{world}") if world else registered()
-    return rows[name]
+    if not world:
+        return ChainMap(*map(registered, OWN))[name]
+    return registered(world if world == "worlds" else f"world:{world}")[name]
 
 
 def _number(key: str, percent: bool) -> str:
