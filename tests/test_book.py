@@ -199,7 +199,7 @@ def test_a_sentence_follows_the_ledger(monkeypatch):
     key = next(iter(one.when))
     rows = registered() | {key: registered()[key]._replace(outcome="contradicted")}
     rows["H1"] = rows["H1"]._replace(mean=0.25, low=0.125, high=0.5)
-    monkeypatch.setattr(outcomes, "registered", lambda: rows)
+    monkeypatch.setattr(outcomes, "registered", lambda scale: rows)
     assert one.sentence().startswith(f"**{one.question}**")
     assert "contradicted" in one.certainty()
     number = Finding("Is it?", {"H1": rows["H1"].outcome}, "It is {H1}, or {H1:%}.")
@@ -208,7 +208,7 @@ def test_a_sentence_follows_the_ledger(monkeypatch):
 
 def test_a_measured_sentence_cites_primary_rows_and_clear_ones(monkeypatch):
     rows = {key: registered()[key]._replace(q_all=0.06, registration="matches") for key in ("H1", "H1 alone")}
-    monkeypatch.setattr(outcomes, "registered", lambda: rows)
+    monkeypatch.setattr(outcomes, "registered", lambda scale: rows)
     one = Finding("Is it?", {"H1": rows["H1"].outcome}, "It is {H1 alone}.", layer="measured", before=True)
     assert one.unclear() == ["H1 alone"]
     assert one.sentence().startswith("**Is it?**")

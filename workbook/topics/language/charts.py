@@ -55,7 +55,11 @@ def beside_chart(table: pd.DataFrame):
     return intervals_chart(both, title, note, "share or probability")
 
 
-def training_chart(runs: pd.DataFrame, columns: Sequence[str] = ("value", "pass_at_8", "entropy", "tax")):
+def training_chart(
+    runs: pd.DataFrame,
+    columns: Sequence[str] = ("value", "pass_at_8", "entropy", "tax"),
+    whom: str = "six fine-tunes",
+):
     """A panel a reading over batches, a line per rule with its interval; runs: table of study smollm2_training."""
     runs = runs.assign(rule=runs["arm"].map(RULES))
     names = [name for name in RULES.values() if name in set(runs["rule"])]
@@ -66,7 +70,7 @@ def training_chart(runs: pd.DataFrame, columns: Sequence[str] = ("value", "pass_
     ]
     last = pd.concat([curve.assign(read=READ[column]) for column, curve in curves.items()])
     described = describe_rows(last[last["batch"] == last["batch"].max()], "read", "rule")
-    title = "What training makes of six fine-tunes, by rule"
+    title = f"What training makes of {whom}, by rule"
     return panels(
         charts, title, "on held-out prompts; bands: 95 % t intervals over policies", f"At the end. {described}"
     )
