@@ -184,6 +184,8 @@ def credit_batch(
     lazy |= {"states": source.states, "tokens": source.tokens, "prompts": source.prompts}
     lazy |= {"known_credit": source.known_credit} if rollouts.credits or hasattr(task, "annotate") else {}
     lazy |= {"answers": source.answers} if hasattr(task, "stated") else {}
+    texts = rollouts.prompts is not None and all(isinstance(prompt, str) for prompt in rollouts.prompts)
+    lazy |= {"places": source.places} if hasattr(task, "places") and texts else {}
     can_sample = hasattr(task, "reward") and rollouts.prompts is not None
     batch = CreditBatch(
         rewards=rollouts.rewards.detach().clone(),
@@ -262,6 +264,14 @@ class _Source:
         """Completions as text."""
         rows = unpadded(self.rollouts.completion_ids, self.rollouts.completion_mask)
         return self.rollouts.completions or self.policy.tokenizer.batch_decode(rows, skip_special_tokens=True)
+
+    def places(self) -> Int[Tensor, "B T"]:
+        """The slot of each completion token in the task's grammar."""
+        mask = self.rollouts.completion_mask.bool()
+        rows = map(self.task.places, self.rollouts.prompts, self.strings())
+        places = torch.zeros(mask.shape, dtype=torch.long, device=mask.device)
+        places[mask] = torch.tensor([place for row in rows for place in row], device=mask.device)
+        return places
 
     def answers(self) -> list[str | None]:
         """The answer that each completion states."""

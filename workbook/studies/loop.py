@@ -45,7 +45,7 @@ MATCHES = (None, "grad_norm")
 STYLE_PROMPTS, SOLUTIONS = 16, 4  # held-out prompts and right chains of each, at most; their style words show the tax
 LARGE_PRIME = 1_000_003  # as in the trainer: orders of neighbouring seeds have nothing in common
 READ = ("value", "tax", "style_entropy", "pass_at_8", "logp_right")
-COLUMNS = ("reward", "value", "grad_norm", "sign_cosine", "moved", "tax", "style_entropy")
+COLUMNS = ("reward", "value", "grad_norm", "sign_cosine", "step_length", "moved", "tax", "style_entropy")
 TRIES = 8  # of pass@8
 
 
@@ -121,10 +121,12 @@ CHOICES = {
 
 
 class Step(NamedTuple):
-    """What one optimizer step was: its gradient's length before rescaling, and the cosine of its two signs' parts."""
+    """What one optimizer step was: its gradient's length before rescaling, the cosine of its two signs' parts, and the
+    length of the change of all weights."""
 
     grad_norm: float
     sign_cosine: float
+    step_length: float
 
 
 def train_in_memory(
@@ -146,8 +148,9 @@ def train_in_memory(
     Columns: batch; steps, optimizer steps so far; reward, mean of the rollouts that the batch was trained on; value,
     exact expected reward over held_out; grad_norm, mean length of the gradient since the last row, before any
     rescaling; sign_cosine, mean cosine between the gradients of a step's positive and negative rollouts (NaN where
-    one is missing, or advantages are per token); moved, rms change of the batch's log-probabilities by training on it,
-    nats; the other `Readings`; sampled_tokens so far, those of the rule included; seconds so far.
+    one is missing, or advantages are per token); step_length, mean length of the change of all weights in a step;
+    moved, rms change of the batch's log-probabilities by training on it, nats; the other `Readings`; sampled_tokens so
+    far, those of the rule included; seconds so far.
     """
     began, tokens, steps, taken, rows = time.perf_counter(), 0, 0, [], []
     readings = held_out if isinstance(held_out, Readings) else Readings(policy, task, held_out)
@@ -270,8 +273,10 @@ def take_step(
     if loop.match == "grad_norm" and norm > 0:
         for p in trained:
             p.grad *= loop.norm / norm
+    before = [p.detach().clone() for p in trained]
     optimizer.step()
-    return Step(norm, _cosine(*gradients) if len(gradients) == 2 and not again else float("nan"))
+    length = _length([p.detach() - start for p, start in zip(trained, before, strict=True)])
+    return Step(norm, _cosine(*gradients) if len(gradients) == 2 and not again else float("nan"), length)
 
 
 def _chunks(part: Rollouts, whole: bool) -> list[Int[Tensor, " b"]]:

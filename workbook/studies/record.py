@@ -66,6 +66,17 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "smollm2_rates": "topics.language.training:rates_study",
     "smollm2_training": "topics.language.training:training_study",
     "training_curves": "topics.drift.study:training_curves_study",
+    "delta": "topics.teaching.delta:delta_study",
+    "mask_rates": "topics.teaching.masks:rates_study",
+    "mask_rates_plain": "topics.teaching.masks:plain_rates_study",
+    "mask_rates_sgd": "topics.teaching.masks:sgd_rates_study",
+    "masks": "topics.teaching.masks:masks_study",
+    "masks_sgd": "topics.teaching.masks:sgd_masks_study",
+    "opposition": "topics.teaching.opposition:opposition_study",
+    "opposition_noise": "topics.teaching.opposition:opposition_noise_study",
+    "pairs": "topics.teaching.pairs:pairs_study",
+    "tabular": "topics.teaching.tabular:tabular_study",
+    "vocabulary": "topics.teaching.vocabulary:vocabulary_study",
     "value_gap": "topics.credit.study:value_gap_study",
     "worlds": "topics.worlds.study:worlds_study",
     "worlds_300": "topics.worlds.study:lasting_study",
@@ -78,7 +89,14 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "worlds_start": "topics.worlds.study:start_study",
     "worlds_values": "topics.worlds.study:values_study",
 }
-TUNING = ("arena_rates", "smollm2_rates", "worlds_rates")  # studies of the tuning policies of a scale
+TUNING = (
+    "arena_rates",
+    "mask_rates",
+    "mask_rates_plain",
+    "mask_rates_sgd",
+    "smollm2_rates",
+    "worlds_rates",
+)  # studies of the tuning policies of a scale
 KEPT = ("coupling", "flips")  # studies whose tables can be read still, and whose measuring code has left
 
 PROVENANCE = ["unit", "created", "commit", "modified", "registration", "policy"]

@@ -20,7 +20,7 @@ import hashlib
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -272,6 +272,31 @@ class ChainGrammar(Task):
             else:
                 return None
         return None if slots else rows
+
+    def places(self, prompt: str, tokens: Sequence[str]) -> list[int]:
+        """Return the place of each token of a completion in the grammar: the number of its slot, from 0 on.
+
+        A slot is a step and a role in it, so that a word keeps its place however many words stand before it. Words
+        that say nothing share one place behind the result that they follow. From the first word that the grammar does
+        not admit there, each token has a place of its own, below 0.
+
+        >>> ChainGrammar("chain", operands=2).places("5 - 6 =", "start with 5 ; then 5 ; 6".split())
+        [0, 1, 2, 3, 4, 5, -7, -8]
+        """
+        steps, alphabet = len(self._parse(prompt)[1]), marked(prompt) if self.alphabets > 1 else 0
+        words = [read(token.strip(" Ġ▁"), alphabet) for token in tokens]
+        slots = self._slots(steps, *words[:1])
+        places, at = [], 0
+        for position, word in enumerate(words):
+            if at < len(slots) and word in slots[at].words:
+                places.append(at)
+                at += 1
+            elif at < len(slots) and word in slots[at].before:
+                places.append(len(slots) + at)
+            else:
+                at = len(slots)
+                places.append(-1 - position)
+        return places
 
     # -- words and slots --------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "theory.advantages": "group_advantages prefix_credit",
+    "theory.advantages": "group_advantages partial_baseline prefix_credit",
     "theory.batching": "minibatch_order",
     "theory.choices": "ESTIMATORS STRATEGIES",
     "theory.coupling": "coupling_kernel predicted_delta_logp",
@@ -12,6 +12,7 @@ _NAMES = {  # module: what it offers
         "coin_reward entropy_minimization majority_vote oracle permuted sequence_logp worst_token_reset"
     ),
     "theory.credit_edits": "edit_mask ibpo",
+    "theory.credit_masks": "shared_by_place shared_by_word specific_by_place specific_by_word",
     "theory.credit_rules": (
         "CREDIT_RULES advantage_reweighting balanced_aggregation credit_table gtpo lambda_grpo lopti "
         "negative_token_filtering nthr token_hidden_reward w_reinforce"

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from .choices import ESTIMATORS, check_choice
+from .choices import ESTIMATORS, check_choice, check_range
 
 STD_EPSILON = 1e-4  # TRL's: GRPO divides by std + 1e-4
 
@@ -52,6 +52,33 @@ def group_advantages(
     advantages = centred / (std + STD_EPSILON)
     keep = {"positive_only": advantages > 0, "negative_only": advantages < 0}.get(estimator)
     return advantages if keep is None else torch.where(keep, advantages, 0.0)
+
+
+def partial_baseline(
+    rewards: Float[Tensor, " B"], group_ids: Shaped[Tensor, " B"], share: float = 1.0
+) -> Float[Tensor, " B"]:
+    """The dial of opposition: a rollout's reward minus a share of the mean reward of its group.
+
+        A_i = r_i - share m_g
+
+    At 1 it is `dr_grpo`: advantages of a group sum to 0, so that good and bad rollouts oppose one another in full. At 0
+    it is REINFORCE without a baseline: where rewards are 0 or 1, right rollouts are pushed up and wrong ones are left
+    alone. In expectation all of them push along the policy gradient, times 1 - share / G with the group's own rewards
+    in its mean; what differs is noise. Below 1 a group of equal rewards pushes, too.
+
+    Shapes: rewards (B,), group_ids (B,); result (B,). Raises ValueError as `group_advantages` does, and for a share
+    outside [0, 1].
+
+    >>> partial_baseline(torch.tensor([1.0, 0.0]), torch.zeros(2), 0.5).tolist()
+    [0.75, -0.25]
+    """
+    check_range(0, 1, share=share)
+    centred = group_advantages(rewards, group_ids, "dr_grpo")
+    if share == 1:
+        return centred
+    rewards = _checked(rewards)
+    index, groups = group_index(group_ids, len(rewards))
+    return rewards - share * group_mean(rewards, index, groups)[index]
 
 
 def prefix_credit(

@@ -20,8 +20,8 @@ from .advantages import active, group_advantages, group_index
 Rule = Callable[["CreditBatch"], Tensor]
 Start = str | Float[Tensor, " B"]  # an estimator's name, or advantages
 # What is computed on first access, by the name of the attribute.
-LAZY = ("old_logps", "logps", "entropies", "states", "tokens", "prompts", "answers", "known_credit")
-PER_TOKEN = ("old_logps", "logps", "entropies", "known_credit")
+LAZY = ("old_logps", "logps", "entropies", "states", "tokens", "places", "prompts", "answers", "known_credit")
+PER_TOKEN = ("old_logps", "logps", "entropies", "places", "known_credit")
 
 
 class CreditBatch:
@@ -38,8 +38,9 @@ class CreditBatch:
         lazy: values of LAZY, or functions of no argument that compute them on first access:
             old_logps (B, T) nats, of the policy that sampled;  logps (B, T) nats and entropies (B, T) nats, of the
             policy of now;  states, an object with hidden (N, D), logits (N, V), tokens (N,), kernel() and
-            select(index);  tokens, a list of strings per rollout, of its tokens in the mask;  prompts, a string per
-            rollout;  answers, what each rollout states as its answer, or None;  known_credit (B, T) on tasks that know
+            select(index);  tokens, a list of strings per rollout, of its tokens in the mask;  places (B, T), whole
+            numbers, where the task's grammar has each token (`token_places`);  prompts, a string per rollout;
+            answers, what each rollout states as its answer, or None;  known_credit (B, T) on tasks that know
             it. Per-token values are 0 outside the mask.
 
     Raises ValueError for shapes that do not agree, rewards that are not finite, and, on access, for what the caller did
@@ -199,6 +200,13 @@ def start_from(batch: CreditBatch, advantages: Start) -> Float[Tensor, " B"]:
 def per_token(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float[Tensor, "B T"]:
     """The advantage of each rollout on each of its tokens, 0 outside the mask."""
     return torch.where(batch.mask, advantages.unsqueeze(1), 0.0)
+
+
+def token_places(batch: CreditBatch) -> Int[Tensor, "B T"]:
+    """Where each token stands: its slot in the task's grammar where that is known, else its position from 0 on."""
+    if batch.knows("places"):
+        return batch.places
+    return torch.arange(batch.mask.shape[1], device=batch.mask.device).expand(batch.mask.shape)
 
 
 def sampled_logps(batch: CreditBatch) -> Float[Tensor, "B T"]:

@@ -184,11 +184,19 @@ def _whole_groups(args, setting: str) -> list[Rule]:
 
 def _estimator(args, rule, sharded: bool) -> list[Rule]:
     estimator, setting, multi = args.advantage_estimator, f"advantage_estimator={args.advantage_estimator!r}", args.multi_objective_aggregation
+    share, dial = args.baseline_share, f"baseline_share={args.baseline_share}"
+    dialled = [
+        (not 0 <= share <= 1, "error", f"{dial} must lie from 0 to 1."),
+        (share < 1 and args.scale_rewards not in ("none", False), "error", f"{dial} lets groups of equal rewards push, which scale_rewards={args.scale_rewards!r} divides by a spread of 0; set scale_rewards='none'."),
+        (share < 1 and estimator != "grpo", "error", f"{dial} would be ignored with {setting}, which defines its own baseline; leave one of them at its default."),
+        (share < 1 and multi != "sum_then_normalize", "error", f"{dial} works on the summed reward, not with multi_objective_aggregation={multi!r}; use 'sum_then_normalize'."),
+    ]
     if estimator == "grpo":
-        return []
+        return dialled
     one_sign = estimator in ("positive_only", "negative_only") and args.batching in ("sign_partitioned", "reward_balanced")
     needs = rule.needs if rule else ()
     return [
+        *dialled,
         (multi != "sum_then_normalize", "error", f"{setting} works on the summed reward, not with multi_objective_aggregation={multi!r}; use 'sum_then_normalize'."),
         (args.scale_rewards not in ("group", True), "warning", f"scale_rewards={args.scale_rewards!r} is ignored with {setting}, which defines its own scale; leave it at 'group'."),
         (one_sign, "error", f"{setting} leaves rollouts of one sign only, so batching={args.batching!r} has nothing to arrange; use shuffled or query_preserved."),

@@ -42,6 +42,8 @@ class CancellationConfig(GRPOConfig):
         batching: how a generation batch is cut into optimizer mini-batches; "shuffled" is TRL's, see STRATEGIES.
         advantage_estimator: "grpo" is TRL's own; an estimator or a credit rule, one number per rollout or per token, or
             own:<file.py>:<function>. `python -m workbook estimators` lists them.
+        baseline_share: share of the group's mean reward that is subtracted from each reward; 1 is TRL's, 0 is REINFORCE
+            without a baseline. Below 1 it needs scale_rewards="none": groups of equal rewards push, too.
         group_transform: drift fix on the ratio weights of each group: None, "min_replace" or "advantage_orthogonal".
         transform_on: "clamped_ratios", held inside the clip range, or "clipped_weights", the surrogate's own, 0 where
             it is clipped, so that min_replace stops a group with its first rollout.
@@ -55,6 +57,7 @@ class CancellationConfig(GRPOConfig):
 
     batching: str = "shuffled"
     advantage_estimator: str = "grpo"
+    baseline_share: float = 1.0
     group_transform: str | None = None
     transform_on: str = "clamped_ratios"
     clipping: str = "asymmetric"
@@ -109,7 +112,7 @@ _INTERVALS = {  # of numbers; any other that is known must be at least 0
     "(0, inf)": """learning_rate adam_epsilon epsilon epsilon_high delta repetition_penalty off_policy_mask_threshold
         sapo_temperature_neg sapo_temperature_pos vllm_server_timeout vllm_importance_sampling_clip_max
         vllm_importance_sampling_clip_min""",
-    "[0, 1]": "weight_decay ref_model_mixup_alpha min_p",
+    "[0, 1]": "weight_decay ref_model_mixup_alpha min_p baseline_share",
     "[0, 1)": "adam_beta1 adam_beta2",
     "(0, 1]": "top_p top_entropy_quantile vllm_gpu_memory_utilization",
     "[0.0001, 1000000]": "temperature",

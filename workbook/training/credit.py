@@ -211,6 +211,8 @@ class TrainerTask:
         owners = [getattr(inspect.unwrap(function), "__self__", None) for function in trainer.reward_funcs]
         for task in (owner for owner in owners if isinstance(owner, Task)):
             self.annotate, self.calibrated, self.stated = task.annotate, task.calibrated, task.stated
+            if hasattr(task, "places"):
+                self.places = task.places
 
     def reward(self, prompts: list, completions: list, completion_ids: list, **columns) -> list[float]:
         """The weighted sum of the reward functions, as TRL calls them; 0 where none of them can score.

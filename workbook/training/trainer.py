@@ -7,6 +7,7 @@ its field:
    several processes the order is global: rollouts are exchanged, so that each optimizer mini-batch keeps the promise.
 2. `advantage_estimator`: advantages are computed from the rewards by `theory.advantages`, or by a credit rule
    (`training.credit`), which may give each token its own, (B, T), and may be a function of one's own.
+   `baseline_share` subtracts a share of the group's mean reward alone.
 3. `group_transform` and `clipping="symmetric"`: the loss becomes `-(w A).detach() * log pi`, with `w` from
    `theory.objective`. No copy of TRL's loss: TRL reads the advantages after the log-probabilities, so
    `_get_per_token_logps_and_entropies` writes `w A` in the advantages' place and drops the old log-probabilities, which
@@ -34,7 +35,7 @@ from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
 from workbook.policies.load import recast_adapters
-from workbook.theory.advantages import group_advantages, shared_places
+from workbook.theory.advantages import group_advantages, partial_baseline, shared_places
 from workbook.theory.batching import minibatch_order
 from workbook.theory.credit import Rule
 from workbook.theory.objective import ratio_weights, transform_weights
@@ -129,11 +130,14 @@ class CancellationTrainer(GRPOTrainer):
 
     def _global_advantages(self, rewards, group_ids):
         """Advantages (B,) over every process if TRL's are to be replaced by a plain estimator's, else None."""
-        estimator = self.args.advantage_estimator
-        if estimator == "grpo" or self._rule_credit:
+        estimator, share = self.args.advantage_estimator, self.args.baseline_share
+        if (estimator == "grpo" and share == 1) or self._rule_credit:
             return None
         advantages, scored = torch.zeros_like(rewards), ~rewards.isnan()
-        advantages[scored] = group_advantages(rewards[scored], group_ids[scored], estimator)
+        if share < 1:  # scale_rewards is "none"
+            advantages[scored] = partial_baseline(rewards[scored], group_ids[scored], share)
+        else:
+            advantages[scored] = group_advantages(rewards[scored], group_ids[scored], estimator)
         return advantages
 
     # -- batching: the composition of optimizer mini-batches --------------------------------------------------

@@ -1,0 +1,5 @@
+"""What cancels, what teaches: pairs of pushes, masks by sharing, the dial of opposition, and a world without coupling.
+
+The book's question, in experiments that could come out either way: does cancellation turn one reward per rollout into
+credit per token? `by_hand` computes what each deciding number must be with and without credit, in a case that can be.
+"""
