@@ -283,6 +283,7 @@ def discrimination(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float
     mask, signs = batch.mask, advantages.sign().unsqueeze(1).expand(batch.mask.shape)[batch.mask]
     sizes = advantages.abs().unsqueeze(1).expand(mask.shape)[mask]
     states, cosines = batch.states, {}
+    given, cap = (states.hidden, states.logits, states.tokens), getattr(states, "cap", None)
     probs = states.logits.float().softmax(-1)
     drawn = probs.gather(1, states.tokens.unsqueeze(1)).squeeze(1)
     lengths = states.hidden.float().norm(dim=1) * (1 - 2 * drawn + probs.square().sum(1)).clamp(min=0).sqrt()
@@ -291,7 +292,7 @@ def discrimination(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float
         if not weights.any():
             return torch.zeros_like(per_token(batch, advantages))
         weights = (weights / weights.sum()).to(states.hidden.device)
-        products = states.predicted(weights, 1.0, "first")  # (N,) of each token's gradient with the centroid
+        products = predicted_delta_logp(*given, weights, 1.0, cap=cap)  # (N,) each gradient times the centroid
         length = (weights * products).sum().clamp(min=0).sqrt()
         cosines[sign] = (products / (lengths * length).clamp(min=1e-12)).to(advantages)
     out = torch.zeros(mask.shape, dtype=advantages.dtype, device=advantages.device)
