@@ -284,9 +284,9 @@ def discrimination(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float
     sizes = advantages.abs().unsqueeze(1).expand(mask.shape)[mask]
     states, cosines = batch.states, {}
     given, cap = (states.hidden, states.logits, states.tokens), getattr(states, "cap", None)
-    probs = states.logits.float().softmax(-1)
-    drawn = probs.gather(1, states.tokens.unsqueeze(1)).squeeze(1)
-    lengths = states.hidden.float().norm(dim=1) * (1 - 2 * drawn + probs.square().sum(1)).clamp(min=0).sqrt()
+    residual = states.logits.float().softmax(-1)  # (N, V), p, then p - e
+    residual[torch.arange(len(residual)), states.tokens] -= 1
+    lengths = states.hidden.float().norm(dim=1) * residual.norm(dim=1)
     for sign in (1, -1):
         weights = torch.where(signs == sign, sizes, 0.0)
         if not weights.any():
