@@ -1,0 +1,87 @@
+"""Figures of the experiments on what cancels and what teaches, drawn from their tables."""
+
+import pandas as pd
+
+from workbook.statistics import pseudo_values, t_interval, unit_curve
+from workbook.studies.record import Tables
+from workbook.topics.teaching import by_hand
+from workbook.topics.teaching.claims import excess_share
+from workbook.topics.teaching.masks import BATCHES, CREDIT, MASKS, PLAIN, SIGNS, SURE, UNSURE
+from workbook.topics.teaching.pairs import falls
+from workbook.views.charts import curve_chart, intervals_chart
+
+WORLDS = {"world:plain": "chains", "world:third": "a third wrong", "world:ramble": "wrong answers ramble"}
+NETWORK, COMPUTED = "networks, measured", "one context, computed"
+SPREAD = by_hand.SPREADS["known credit"]
+DIALLED = ("world:plain", "world:third", "world:low")
+
+
+def excess_rows() -> pd.DataFrame:
+    """R of `pairs` in networks, by world, and where it can be computed, in one context: label, scale, interval."""
+    rows = []
+    for world, label in WORLDS.items():
+        rows.append({"label": label, "scale": NETWORK, **t_interval(excess_share(Tables(world)))._asdict()})
+    for words in (10, 50):
+        blocks = [by_hand.bandit_pairs(words, 8, SPREAD, 100, block) for block in range(by_hand.BLOCKS)]
+        units = pd.DataFrame([falls(block) for block in blocks]).assign(seed=range(len(blocks)))
+        interval = t_interval(pseudo_values(units, by_hand.excess_over_correlation))
+        rows.append({"label": f"{words} words", "scale": COMPUTED, **interval._asdict()})
+    return pd.DataFrame(rows)
+
+
+def pairs_chart():
+    """How much more the agreement with credit loses without the pairs that cancel than without other pairs."""
+    return intervals_chart(
+        excess_rows(),
+        "Pairs that cancel carry the credit in one context, and hardly in a network",
+        "what the agreement of a step with exact credit loses without them, beyond other pairs; 95 % t intervals",
+        "share of the correlation of change and credit",
+        threshold=0.25,
+    )
+
+
+def mask_rows(world: str = "world:third", study: str = "masks") -> pd.DataFrame:
+    """Value at the end by mask and twin, minus plain's on the same policy: label, scale (of the mask), interval."""
+    runs = Tables(world)[f"{study}/runs"]
+    ends = runs[runs["batch"] == BATCHES].pivot(index="seed", columns="arm", values="value")
+    kinds = {"": "the mask", f", {SIGNS}": "twin: permuted signs", f", {CREDIT}": "twin: as much |credit|"}
+    rows = []
+    for label in (*MASKS, UNSURE, SURE):
+        for suffix, kind in kinds.items():
+            if (name := f"{label}{suffix}") in ends:
+                interval = t_interval(ends[name] - ends[PLAIN])
+                rows.append({"label": label, "scale": kind, **interval._asdict()})
+    return pd.DataFrame(rows)
+
+
+def masks_chart(title: str, world: str = "world:third"):
+    """Value at the end of training on some tokens alone, beside the twins of each mask."""
+    return intervals_chart(
+        mask_rows(world),
+        title,
+        f"exact held-out value after {BATCHES} batches minus that of all tokens; 95 % t intervals over ten policies",
+        "value minus plain's",
+    )
+
+
+def opposition_chart(title: str):
+    """Value at the end by the share of the baseline that is subtracted, minus that with all of it."""
+    parts = []
+    for world in DIALLED:
+        runs = Tables(world)["opposition/runs"]
+        ends = runs[(runs["batch"] == BATCHES) & (runs["arm"] == "rewards")]
+        full = ends[ends["share"] == 1].set_index("seed")["value"]
+        ends = ends.assign(lead=ends["value"].to_numpy() - full.loc[ends["seed"]].to_numpy(), world=world)
+        parts.append(ends[ends["share"] < 1])
+    curve = unit_curve(pd.concat(parts), "share", "lead", by="world")
+    curve["world"] = curve["world"].map(WORLDS | {"world:low": "a low start"})
+    return curve_chart(
+        curve,
+        "share",
+        "world",
+        x_title="share of the group's mean reward that is subtracted",
+        y_title="value at the end minus GRPO's",
+        title=title,
+        log2=False,
+        reference=[(0.0, "all of it: GRPO without scaling")],
+    )
