@@ -4,6 +4,7 @@
 # make audit: the ledger of claims recomputed by a second implementation, and where its numbers come from.
 # make bench: what things cost, as ratios; nothing in it fails for being slow.
 # make gpu: the tests that need a GPU.
+# make portable: the tests that train, as other CPUs would run them (ARGS='"seed 1"': one setting).
 # make browsers: every chapter run in a browser, closed and opened again, and screenshots of every kind of widget.
 PYTHON ?= python3
 VENV   := .venv
@@ -21,7 +22,7 @@ LONG   := browser test_arena.py test_bundled.py test_chapters.py test_claims.py 
 # the ends of pyproject's range; each is installed into a folder that stands before the venv's
 TRLS   := 'trl==1.13.*' 'trl>=1.13,!=1.15.*,<2'
 
-.PHONY: lab test check pythons trls core audit bench gpu browsers book lint clean
+.PHONY: lab test check pythons trls core audit bench portable gpu browsers book lint clean
 
 lab: $(READY)
 	$(BIN)/python -m workbook lab $(ARGS)
@@ -56,6 +57,9 @@ audit: $(READY)
 
 bench: $(READY)
 	$(BIN)/python tests/bench.py $(ARGS)
+
+portable: $(READY)
+	$(BIN)/python tests/portable.py $(ARGS)
 
 gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -9,6 +9,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one core each, for the processes that
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gc
+import importlib.util
 import re
 import signal
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from small_run import SMALL, bundled_trainer
 
+collect_ignore = ["hooks"]  # for the processes that tests start
 TESTS = Path(__file__).parent
 BROWSER = TESTS / "browser"
 # files of more than 15 s on a core, outside the browser
@@ -24,12 +26,60 @@ LONGEST = re.compile(
 )
 
 
+def pytest_addoption(parser):
+    group = parser.getgroup("any CPU")
+    group.addoption("--trains", metavar="FILE", help="write the tests in which an optimizer steps (without -n)")
+    group.addoption("--perturb", metavar="SEED", type=int, help="perturb the weights that tests start from, by 1e-6")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
+    trains, seed = config.getoption("--trains"), config.getoption("--perturb")
+    if trains:
+        Path(trains).write_text("", encoding="utf-8")
+        os.environ["WORKBOOK_TRAINS"] = os.path.abspath(trains)
+    if seed is not None:
+        os.environ["WORKBOOK_PERTURB"] = str(seed)
+    if trains or seed is not None:
+        hook_processes()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it sends to the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" in os.environ:
         show_prints_of_a_worker(config.pluginmanager)
+
+
+def hook_processes():
+    """Install tests/hooks here, and in every Python that a test starts."""
+    folder = str(TESTS / "hooks")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    spec = importlib.util.spec_from_file_location("hooks", f"{folder}/sitecustomize.py")
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef):
+    """While a fixture is made, it is the fixture that trains: for every test that asks for it."""
+    before = os.environ.get("WORKBOOK_FIXTURE", "")
+    os.environ["WORKBOOK_FIXTURE"] = f"{fixturedef.baseid}::{fixturedef.argname}"
+    try:
+        return (yield)
+    finally:
+        os.environ["WORKBOOK_FIXTURE"] = before
+
+
+def pytest_sessionfinish(session):
+    """Put the tests that ask for a fixture in the place of a fixture that trained."""
+    if not (trains := session.config.getoption("--trains")):
+        return
+    lines = set(Path(trains).read_text(encoding="utf-8").splitlines())
+    tests = [item.nodeid for item in session.items if item.nodeid in lines or fixtures_of(item) & lines]
+    Path(trains).write_text("".join(f"{test}\n" for test in sorted(tests)), encoding="utf-8")
+
+
+def fixtures_of(item) -> set[str]:
+    info = getattr(item, "_fixtureinfo", None)
+    names = info.name2fixturedefs.items() if info else ()
+    return {f"{definition.baseid}::{name}" for name, definitions in names for definition in definitions}
 
 
 def show_prints_of_a_worker(plugins):

@@ -58,14 +58,15 @@ def same(a, b) -> bool:
 @pytest.mark.parametrize("probe", PROBES)
 def test_an_interrupt_leaves_the_policy_as_it_was(sampled, probe):
     policy, rollouts = sampled
-    call, draw, arrived = PROBES[probe], random.Random(probe), 0
+    call, draw, arrived, tries = PROBES[probe], random.Random(probe), 0, 0
     call(policy, rollouts)  # imports and caches
     began, before, handler = time.perf_counter(), state(policy), signal.getsignal(signal.SIGINT)
     call(policy, rollouts)
     seconds = time.perf_counter() - began
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        for _ in range(8):
+        while arrived < 6 and tries < 60:  # a call that is quicker than the first one ends before some of them
+            tries += 1
             timer = threading.Timer(draw.random() * seconds, os.kill, (os.getpid(), signal.SIGINT))
             try:
                 timer.start()
@@ -78,4 +79,4 @@ def test_an_interrupt_leaves_the_policy_as_it_was(sampled, probe):
             assert same(before, state(policy))
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert arrived >= 4
+    assert arrived == 6

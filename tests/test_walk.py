@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workbook.policies.load import Policy
-from workbook.policies.sft import make_model, make_tokenizer, train
+from workbook.policies.load import Policy, load_policy
+from workbook.policies.sft import make_model, make_tokenizer
 from workbook.probes.values import exact_values, expected_reward
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
 from workbook.studies.loop import Readings
@@ -18,7 +18,7 @@ from workbook.tasks import Walk, get_task
 from workbook.tasks.tree import END
 
 TASK = Walk(nodes=5, words=4, dead_ends=1, least_ways=2)
-KINDS = pytest.mark.parametrize("kind", ["untrained", "trained"])
+KINDS = pytest.mark.parametrize("kind", ["untrained", "committed"])
 PROMPT = "a > b c , b > a e , c > . . , d > b a , e > d c ; to d from a"
 
 
@@ -37,16 +37,12 @@ def ways_of(prompt: str, words: int) -> list[tuple[str, ...]]:
 
 
 @pytest.fixture(scope="module")
-def policies() -> dict[str, Policy]:
-    """An untrained one of double precision, and one that some demonstrations have trained."""
+def cases() -> dict[str, tuple[Policy, Walk]]:
+    """An untrained policy of double precision and a committed one, each with its task."""
     torch.manual_seed(0)
     tokenizer = make_tokenizer(TASK)
-    untrained, trained = make_model(tokenizer, 16), make_model(tokenizer, 32)
-    train(trained, tokenizer, TASK, 150, batch_size=32, lr=1e-2)
-    return {
-        "untrained": Policy(untrained.double().eval(), tokenizer, {}),
-        "trained": Policy(trained.eval(), tokenizer, {}),
-    }
+    untrained = Policy(make_model(tokenizer, 16).double().eval(), tokenizer, {})
+    return {"untrained": (untrained, TASK), "committed": (load_policy("world:walk,seed=1"), get_task("world:walk"))}
 
 
 def test_a_walk_states_its_way():
@@ -131,9 +127,9 @@ def test_wrong_modes_are_wrong_where_the_hash_says_so():
     assert 0.3 < shares[1] < 0.7
 
 
-def walked(policy: Policy, prompt: str) -> dict[tuple[str, ...], torch.Tensor]:
+def walked(policy: Policy, task: Walk, prompt: str) -> dict[tuple[str, ...], torch.Tensor]:
     """Value of every prefix of a right way, the model called once for each, and any word tried after it."""
-    model, tokenizer, right = policy.model, policy.tokenizer, ways_of(prompt, TASK.words)
+    model, tokenizer, right = policy.model, policy.tokenizer, ways_of(prompt, task.words)
     words, values = tokenizer.convert_ids_to_tokens(range(len(tokenizer))), {}
 
     def value(prefix):
@@ -153,17 +149,17 @@ def walked(policy: Policy, prompt: str) -> dict[tuple[str, ...], torch.Tensor]:
 
 
 @KINDS
-def test_values_are_those_of_a_walk_through_all_words(policies, kind):
-    policy = policies[kind]
-    prompts = [PROMPT, *TASK.dataset(3, 6)["prompt"]]
-    values, weight = expected_reward(policy, TASK, prompts, differentiable=True), policy.model.lm_head.weight
-    walks = [walked(policy, prompt) for prompt in prompts]
+def test_values_are_those_of_a_walk_through_all_words(cases, kind):
+    (policy, task), rows = cases[kind], cases[kind][1].dataset(3, 6)
+    prompts = rows["prompt"][:]
+    values, weight = expected_reward(policy, task, prompts, differentiable=True), policy.model.lm_head.weight
+    walks = [walked(policy, task, prompt) for prompt in prompts]
     brute = torch.stack([walk[()] for walk in walks])
     torch.testing.assert_close(values, brute, atol=1e-6, rtol=1e-5)
     slopes = [torch.autograd.grad(part.mean(), weight)[0] for part in (values, brute)]
     torch.testing.assert_close(*slopes, atol=1e-6, rtol=1e-4)
-    rollouts = sample_rollouts(policy, TASK, TASK.dataset(3, 6), 8, 0, max_new_tokens=5)
-    exact, seen = exact_values(policy, TASK, rollouts), 0
+    rollouts = sample_rollouts(policy, task, rows, 8, 0, max_new_tokens=task.longest)
+    exact, seen = exact_values(policy, task, rollouts), 0
     for b, (prompt, tokens) in enumerate(zip(rollouts.prompts, rollouts.tokens, strict=True)):
         walk = {prefix: float(value.detach()) for prefix, value in walks[prompts.index(prompt)].items()}
         for t in range(len(tokens)):
@@ -175,38 +171,41 @@ def test_values_are_those_of_a_walk_through_all_words(policies, kind):
 
 
 @KINDS
-def test_values_are_what_sampling_finds(policies, kind):
+def test_values_are_what_sampling_finds(cases, kind):
     """Of 20,000 continuations."""
-    policy, rows, size = policies[kind], TASK.dataset(4, 6), 5000
+    (policy, task), size = cases[kind], 5000
+    rows = task.dataset(4, 6)
     inputs = policy.tokenizer([prompt for prompt in rows["prompt"] for _ in range(size)], return_tensors="pt")
     torch.manual_seed(1)
-    ids = policy.model.generate(**inputs, max_new_tokens=5)[:, inputs.input_ids.shape[1] :]
+    ids = policy.model.generate(**inputs, max_new_tokens=task.longest)[:, inputs.input_ids.shape[1] :]
     texts = policy.tokenizer.batch_decode(ids, skip_special_tokens=True)
     answers = [answer for answer in rows["answer"] for _ in range(size)]
-    rewards = torch.tensor(TASK.reward([""] * len(texts), texts, answers)).view(4, size)
-    values = expected_reward(policy, TASK, rows["prompt"][:])
+    rewards = torch.tensor(task.reward([""] * len(texts), texts, answers)).view(4, size)
+    values = expected_reward(policy, task, rows["prompt"][:])
     assert (values - rewards.mean(1)).abs().lt(3.5 * (rewards.var(1) / size).sqrt() + 1e-3).all()
-    assert kind == "untrained" or values.mean() > 0.05
+    assert kind == "untrained" or values.min() > 0.05  # those of committed weights
 
 
-def test_values_of_written_ways(policies):
-    rows = [{"prompt": PROMPT, "answer": TASK.solve(PROMPT)}]
-    rollouts = written_rollouts(policies["trained"], TASK, rows, [["b e d", "b a c", "b x d", "e d"]])
-    values = exact_values(policies["trained"], TASK, rollouts)
+def test_values_of_written_ways(cases):
+    policy, task = cases["untrained"]
+    rows = [{"prompt": PROMPT, "answer": task.solve(PROMPT)}]
+    rollouts = written_rollouts(policy, task, rows, [["b e d", "b a c", "b x d", "e d"]])
+    values = exact_values(policy, task, rollouts)
     assert values.inside.sum(1).tolist() == [4, 3, 2, 1]  # a dead end, and words that aren't admitted, end it
     assert values.after[:, 3].tolist() == [1, 0, 0, 0]
 
 
-def test_what_has_no_exact_values_is_refused(policies):
-    policy = policies["trained"]
+def test_what_has_no_exact_values_is_refused(cases):
+    policy, _ = cases["untrained"]
     with pytest.raises(ValueError, match=r"word 'f' is 1 tokens of this tokenizer"):
         expected_reward(policy, Walk(), Walk().dataset(1)["prompt"])
-    rollouts = sample_rollouts(policy, TASK, 8, 8, max_new_tokens=2)
-    with pytest.raises(ValueError, match=r"cut off after 2 tokens.*max_new_tokens of 5 or more"):
-        exact_values(policy, TASK, rollouts)
     config = AutoConfig.for_model("gpt2", n_embd=8, n_layer=1, n_head=2, vocab_size=len(policy.tokenizer))
     with pytest.raises(ValueError, match="read a tree, which gpt2 can't"):
         expected_reward(Policy(AutoModelForCausalLM.from_config(config), policy.tokenizer, {}), TASK, [PROMPT])
+    policy, task = cases["committed"]
+    rollouts = sample_rollouts(policy, task, 8, 8, max_new_tokens=2)
+    with pytest.raises(ValueError, match=r"cut off after 2 tokens.*max_new_tokens of 6 or more"):
+        exact_values(policy, task, rollouts)
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +225,7 @@ def test_the_world_that_contributors_are_shown_runs(shown):
     """Its value is the sum of the probabilities of its right completions, and credit sums to what it should."""
     task, policy, tokens = shown["task"], shown["policy"], shown["tokens"]
     assert abs(shown["error"]["bias"]) < 4 * shown["error"]["noise"]
-    assert shown["curve"]["value"][0] > 0.02  # so that there is something to sample
+    assert shown["curve"]["value"][0] > 1e-3  # 0.09 to 0.13 over seeds, and below 1e-6 untrained
     assert shown["curve"]["value"].nunique() == 3
     sums = tokens.groupby("rollout")["credit"].sum() + tokens.groupby("rollout")["value_before"].first()
     assert sums.to_list() == pytest.approx(shown["rollouts"].rewards.tolist(), abs=1e-5)

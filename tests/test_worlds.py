@@ -88,7 +88,7 @@ def test_worlds_of_another_reward_share_policies_and_describe_them_anew(small):
     assert sorted(files(small)) == ["seed=1.safetensors", "seed=2.safetensors"]
     for one, other in zip(own, shared, strict=True):
         assert other["start"]["value"] == pytest.approx(one["start"]["value"] / 2, rel=0.01)
-        assert one["start"]["value"] > 1e-3
+        assert one["start"]["value"] > 1e-4  # .003 to .014 over seeds; below, six digits are too few for 1%
     policy, stored = load_policy("world:deaf,seed=2"), unpacked(load_file(small / "data/little/seed=2.safetensors"))
     assert all(torch.equal(weights, stored[name]) for name, weights in policy.model.state_dict().items())
     assert policy.provenance["source"] == "world:deaf,seed=2"
