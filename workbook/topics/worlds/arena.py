@@ -1,4 +1,4 @@
-"""Studies of the arena: `arena_rates` (each rule's rate) and `arena` (ten units), and a rule of one's own beside them.
+"""Studies of the arena: `arena_rates` (each rule's rate), `arena` and `arena_mix` (ten units), and a rule of one's own.
 
     python -m workbook arena --rule own:credit.py:my_rule
 
@@ -6,6 +6,8 @@ Trained are the credit rules that `worlds` does not train, in two of its worlds,
 8 prompts x 8 rollouts, one AdamW step each, on-policy. A rule's ladder is plain's own rate of `worlds_rates`, half and
 twice it; its own rate is the one with the fewest tokens to half-way on the tuning policies. Random rewards, which teach
 at no rate, run at plain's. What a rule samples itself counts. Stated before: data/results/arena/registration.yaml.
+`arena_mix` is described and was not registered: plain with an entropy penalty, at plain's rate, a control beside which
+a lead has to be more than sharpening.
 
 Tables: runs, a row per reading of a run, as those of worlds; of `arena_rates` with policy, of the tuning ones.
 """
@@ -25,6 +27,7 @@ from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables
 from workbook.studies.registration import WORLD_SCALES
 from workbook.topics.worlds.arena_outcomes import (
+    MIX,
     RANDOM,
     RULES,
     SCALES,
@@ -68,6 +71,15 @@ def arena_study(bench: Bench) -> dict[str, pd.DataFrame]:
     given = {rule: float(rates[rule]) for rule in RULES} | {RANDOM: float(rates[PLAIN])}
     runs = [bench.kept(f"{rule}-{lr:g}", partial(run_arm, bench, rule, lr)) for rule, lr in given.items()]
     return {"runs": pd.concat(runs, ignore_index=True)}
+
+
+def mix_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Table runs of one unit: plain with an entropy penalty, at plain's own rate. Raises NotMeasured as `arena_study`.
+
+    No rate of its own was tuned, so that what it is ahead of plain by is no matter of rates.
+    """
+    lr = float(own_rates(Tables(bench.scale.name, bench.results)["worlds_rates/runs"]).loc[PLAIN, "lr"])
+    return {"runs": bench.kept(f"{MIX}-{lr:g}", partial(run_arm, bench, MIX, lr))}
 
 
 # -- a rule of one's own beside the measured ones ---------------------------------------------------------------------

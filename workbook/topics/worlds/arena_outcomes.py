@@ -29,6 +29,7 @@ RULES = (
     *("advantage_reweighting", "lopti", "w_reinforce", "balanced_aggregation", "ibpo", "worst_token_reset"),
 )
 RANDOM = "coin_reward"  # runs at plain's own rate
+MIX = "entropy_penalty"  # plain and some entropy minimisation, at plain's own rate
 SCALES = ("world:plain", "world:third")  # likeliest words right, and a third of them wrong
 COLUMNS = ("tokens", "value", "tax", "pass_at_8")  # of `run_ends`, in which rules are laid beside plain
 RATIOS = ("tax",)  # of them
