@@ -1,7 +1,7 @@
 """A credit rule of your own, one number per token: in a trainer, and beside known credit in the arena.
 
     python examples/own_rule.py              # trains with it, a minute on a CPU
-    python examples/own_rule.py --arena      # and places it, some ten minutes on two cores; resumable
+    python examples/own_rule.py --arena      # and places it, some three minutes on two cores; resumable
 
 In a config it is `advantage_estimator: own:examples/own_rule.py:entropy_weighted`.
 """

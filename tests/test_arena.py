@@ -23,6 +23,7 @@ from workbook.topics.worlds import study as worlds
 from workbook.views.style import to_spec
 
 RULE_SPEED = {rule: 0.7 + 0.02 * k for k, rule in enumerate(arena.RULES)} | {arena.RANDOM: 0.01, "ibpo": 1.0}
+MIX_SPEED = {arena.MIX: 1.2}
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +45,14 @@ def folder(tmp_path_factory):
             write(folder, name, scale, 0, runs=pd.concat(rates))
         for unit in range(10):
             start = 0.2 + 0.01 * unit
-            for name, speed in (("worlds", speeds["worlds_rates"]), ("arena", RULE_SPEED)):
+            for name, speed in (("worlds", speeds["worlds_rates"]), ("arena", RULE_SPEED), ("arena_mix", MIX_SPEED)):
                 made = [run(arm, s * rng.lognormal(0, 0.1), start, lr=6e-4) for arm, s in speed.items()]
                 write(folder, name, scale, unit, runs=pd.concat(made))
     return folder
 
 
 def test_every_rule_stands_in_worlds_or_in_the_arena():
-    trained = [*worlds.ARMS, *arena.RULES, arena.RANDOM, *arena.NOT_TRAINED]
+    trained = [*worlds.ARMS, *arena.RULES, arena.RANDOM, arena.MIX, *arena.NOT_TRAINED]
     assert sorted(trained) == sorted({*ESTIMATORS, *CREDIT_RULES})
     assert all(rule in read_registration("arena").definitions for rule in arena.RULES)
 
@@ -87,7 +88,10 @@ def test_a_row_is_octaves_difference_and_ratio_beside_plain(folder):
     assert table.loc["ibpo", "value"] == pytest.approx((own["value"] - plain["value"]).mean())
     assert np.log(table.loc["ibpo", "tax"]) == pytest.approx(np.log(own["tax"] / plain["tax"]).mean())
     assert table.loc["dr_grpo", ["tokens", "value", "tax"]].tolist() == [0, 0, 1]
-    assert table.index[0] == "oracle"
+    assert table["value"].is_monotonic_decreasing, "ranked by the value at the end"
+    slow = ends.assign(tokens=ends["tokens"].where(ends["arm"] != "oracle", 1e9))
+    again = arena_outcomes.arena_table({"world:third": slow})
+    assert again["rule"].tolist() == table.index.tolist(), "tokens to half-way rank nothing"
     still = arena_outcomes.arena_table({"tiny": ends.assign(tax=ends["tax"].where(ends["arm"] != "ibpo", 0.0))})
     assert still.set_index("rule").loc["ibpo", ["tax", "tax_low"]].isna().all(), "it moved no style word"
     arena_charts.arena_chart(still.assign(source="yours"))
@@ -119,14 +123,35 @@ def test_a_row_of_ones_own_takes_its_place(folder, monkeypatch):
     measured = arena_outcomes.measured_table()
     own = measured[measured["rule"].isin(["oracle", "ibpo"])].replace({"rule": {"ibpo": "own:a/b.py:f"}})
     table = arena.place(own.assign(source=arena_outcomes.YOURS))
+    read = arena.place(own.assign(source=arena_outcomes.COMMITTED))
+    assert "yours" not in set(read["source"]), "committed runs stand there already"
     third = table[table["world"] == "third"]
     assert third["rule"].tolist() == table[table["world"] == "plain"]["rule"].tolist()
-    assert third["tokens"].is_monotonic_decreasing
+    assert third["value"].is_monotonic_decreasing
+    tied = pd.DataFrame({"world": "third", "rule": ["dear", "cheap"], "value": [0.1, 0.1], "tax": [2.0, 0.5]})
+    assert arena_outcomes.in_order(tied)["rule"].tolist() == ["cheap", "dear"], "the lower tax breaks a tie"
     text, spec = arena_charts.table_text(table), to_spec(arena_charts.arena_chart(table))
-    assert [name in text for name in ("f (yours)", "oracle (yours)", "In world third")] == [True, True, True]
+    for part in ("f (yours)", "oracle (yours)", "In world third", "plain with a tenth of entropy minimisation +0."):
+        assert part in text
     assert len(spec["hconcat"]) == 4
     kinds = {row["name"]: row["kind"] for rows in spec["datasets"].values() for row in rows if "kind" in row}
-    assert [kinds[name] for name in ("f (yours)", "oracle", "coin_reward", "ibpo")] == list(arena_charts.KINDS)
+    assert [kinds[name] for name in ("f (yours)", "oracle", arena.MIX, "coin_reward", "ibpo")] == list(
+        arena_charts.KINDS
+    )
+
+
+def test_a_rule_that_was_never_half_way_has_no_octaves(folder):
+    """Where nothing got there, equal budgets are no perfect tie."""
+    ends = arena_outcomes.rule_ends(Tables("world:third", folder))
+    short = ends.assign(tokens=ends["budget"], censored=True)
+    short.loc[(short["arm"] == "oracle") & (short["seed"] > 2), ["tokens", "censored"]] = [1e3, False]
+    table = arena_outcomes.arena_table({"world:third": short}).assign(source="yours")
+    heading, *rows = arena_charts.table_rows(table)
+    cells = {row[0].removesuffix(" (yours)"): row[heading.index("octaves ahead, third")] for row in rows}
+    assert cells["ibpo"] == cells["dr_grpo"] == "not reached"
+    assert cells["oracle"].endswith("], not reached in 3 of 10")
+    assert "not reached" not in arena_charts.table_text(arena_outcomes.arena_table({"world:third": ends.assign(
+        censored=False)}).assign(source="yours"))  # fmt: skip
 
 
 def test_what_worlds_measured_is_shown_and_the_other_rules_are_named(folder, tmp_path, monkeypatch):
@@ -138,6 +163,10 @@ def test_what_worlds_measured_is_shown_and_the_other_rules_are_named(folder, tmp
     assert table["world"].nunique() == 2
     for show in (arena_charts.table_text, arena_charts.table_markdown):
         assert "Not measured yet: grpo, reinforce, " in show(table)
+        assert f"coin_reward, {arena.MIX} (" in show(table)
+    shutil.copytree(folder / "arena_mix", tmp_path / "arena_mix")
+    monkeypatch.setattr(arena_outcomes, "world_tables", lambda scale, _: Tables(scale, tmp_path))
+    assert set(arena_outcomes.measured_table()["rule"]) == {*SPEED, arena.MIX}
     with pytest.raises(NotMeasured, match="measure arena --scale world:third"):
         claims.MEASURES["arena"]["P1"](Tables("world:third", tmp_path))
 
@@ -166,6 +195,10 @@ def test_a_small_arena_is_measured_rates_first(tmp_path, small):
     assert runs["lr"].first()["coin_reward"] == 6e-4
     sampled = runs["sampled_tokens"].max()
     assert sampled["ibpo"] > 1.1 * sampled["grpo"], "its continuations count"
+    measure("arena_mix", "tiny", [0], tmp_path)
+    mix = load_measured("arena_mix", "tiny", "runs", tmp_path)
+    assert mix[["arm", "lr"]].drop_duplicates().to_numpy().tolist() == [[arena.MIX, 6e-4]], "at plain's rate"
+    assert len(mix) == 3
 
 
 def test_a_contest_goes_on_where_it_was(tmp_path, small, monkeypatch):
@@ -176,20 +209,69 @@ def test_a_contest_goes_on_where_it_was(tmp_path, small, monkeypatch):
     monkeypatch.setattr(arena, "Bench", lambda scale, unit: bench)
     given = {"units": 2, "folder": tmp_path / "arena", "scales": ("tiny",), "jobs": 1}
     table = arena.contest(rule, show=lines.append, **given).set_index("rule")
-    assert len(made) == 2 * 4
+    assert len(made) == 2 * 5
     assert len(lines) == 3
     assert lines[0].startswith("tiny has no measured rates: every arm has 0.0003")
     assert set(table.index) == {*arena.CONTROLS, rule}
     assert table.loc[rule, ["tokens", "value", "end"]].tolist() == [0, 0, table.loc["dr_grpo", "end"]]
     again = arena.contest(rule, **given).set_index("rule")
-    assert len(made) == 8
+    assert len(made) == 10
     pd.testing.assert_frame_equal(again, table)
     file.write_text("def f(batch):\n    return -batch.group_advantages('dr_grpo')\n")
     changed = arena.contest(rule, **given).set_index("rule")
-    assert made[8:] == [rule] * 2, "the edited rule is trained anew, the controls are not"
+    assert made[10:] == [rule] * 2, "the edited rule is trained anew, the controls are not"
     assert changed.loc[rule, "value"] < 0
     arena.contest(rule, batches=1, **given)
-    assert len(made) == 18, "another length"
+    assert len(made) == 22, "another length"
+
+
+@pytest.fixture
+def committed(tmp_path, small, monkeypatch):
+    """A folder with the tuned rates and the runs of both units of a world, whose policy is the bundled one."""
+    monkeypatch.setattr(worlds, "ARMS", ("oracle", "dr_grpo", "entropy_minimization"))
+    for study, seeds in (("worlds_rates", [0]), ("worlds", [0, 1]), ("arena_mix", [0, 1])):
+        measure(study, "tiny", seeds, tmp_path)
+    for module in (arena, arena_outcomes):
+        monkeypatch.setattr(module, "world_tables", lambda scale, _: Tables(scale, tmp_path))
+    made, train = [], arena.run_arm
+    monkeypatch.setattr(arena, "run_arm", lambda bench, rule, *rest: made.append(rule) or train(bench, rule, *rest))
+    return made
+
+
+def test_a_contest_reads_committed_controls_and_trains_the_rule_alone(tmp_path, committed):
+    given, lines = {"units": 2, "scales": ("tiny",), "jobs": 1}, []
+    table = arena.contest("grpo", folder=tmp_path / "read", show=lines.append, **given)
+    assert committed == ["grpo"] * 2
+    assert lines[0] == "tiny: 8 runs of controls are the committed ones, and not trained again."
+    again = arena.contest("grpo", folder=tmp_path / "trained", retrain_controls=True, **given)
+    assert len(committed) == 2 + 2 * 5
+    assert set(again.pop("source")) == {"yours"}
+    sources = dict(zip(table["rule"], table.pop("source"), strict=True))
+    assert sources == dict.fromkeys(arena.CONTROLS, "committed") | {"grpo": "yours"}
+    pd.testing.assert_frame_equal(table, again, check_exact=False, atol=1e-6)
+    del committed[:]
+    arena.contest("oracle", folder=tmp_path / "of_control", **given)
+    assert committed == ["oracle"] * 2, "a control that is entered is trained"
+
+
+def test_a_shorter_contest_reads_the_beginning_of_committed_runs(tmp_path, committed):
+    given = {"units": 2, "scales": ("tiny",), "jobs": 1, "batches": 1}
+    table = arena.contest("grpo", folder=tmp_path / "read", **given)
+    assert committed == ["grpo"] * 2
+    again = arena.contest("grpo", folder=tmp_path / "trained", retrain_controls=True, **given)
+    assert table.pop("source").nunique() > again.pop("source").nunique()
+    pd.testing.assert_frame_equal(table, again, check_exact=False, atol=1e-6)
+    assert arena.committed_run("tiny", 0, "dr_grpo", 6e-4, batches=7) is None, "it was not read after so many"
+    assert arena.committed_run("tiny", 0, "dr_grpo", 3e-4) is None, "another rate"
+
+
+def test_runs_of_another_policy_are_no_controls(tmp_path, committed, monkeypatch):
+    other = Tables("tiny", tmp_path)
+    for name in ("worlds/runs", "arena_mix/runs"):
+        other._whole[name] = other[name].assign(value=other[name]["value"] + 0.01)
+    monkeypatch.setattr(arena, "world_tables", lambda scale, _: other)
+    with pytest.raises(ValueError, match=r"tiny, unit 0 starts at a value of .* with --retrain-controls"):
+        arena.contest("grpo", 2, tmp_path / "read", scales=("tiny",), jobs=1)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +293,7 @@ def test_contests_that_can_not_be(rule, units, folder, sentence, tmp_path):
     [
         (["--rule", "own:nowhere.py:f"], "is no Python file"),
         (["--units", "3"], "of a contest; name a rule with --rule"),
+        (["--retrain-controls"], "of a contest; name a rule with --rule"),
         (["--chart", "table.txt"], "must end in .png, .svg or .html"),
         (["--rule", "grpo"], "come with a clone of the repository and not with an installed wheel"),
     ],

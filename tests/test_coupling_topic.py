@@ -100,9 +100,9 @@ def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
     drawn = charts.compute_mass(tables=tables)
     shares = drawn["size"].set_index("kind")["mean"]
     assert shares.sum() == pytest.approx(1)
-    assert shares["same token, both unsure"] == pytest.approx(claims.mass_share(tables).mean())
-    assert "both unsure" in charts.describe_mass(**drawn)
-    assert "same token, both unsure" in charts.mass_chart(**drawn).to_dict()["description"]
+    assert shares["same token, both below one half"] == pytest.approx(claims.mass_share(tables).mean())
+    assert "both below one half" in charts.describe_mass(**drawn)
+    assert "same token, both below one half" in charts.mass_chart(**drawn).to_dict()["description"]
     for name, curve in charts.family_training(tables).items():
         assert set(curve["step"]) == {0, 1}, name
     assert charts.training_chart(**charts.family_training(tables)).to_dict()["hconcat"]

@@ -18,7 +18,8 @@ from workbook.theory.credit_edits import aligned, edit_distance, edit_mask, ibpo
 from workbook.theory.credit_rules import CREDIT_RULES, RULES, credit_table
 from workbook.training import CancellationConfig, CancellationTrainer
 
-OFF_GROUP = (*REWARD_FREE, "oracle", "worst_token_reset")  # give credit in groups of equal rewards, and say so
+# give credit in groups of equal rewards, and say so
+OFF_GROUP = (*REWARD_FREE, "entropy_penalty", "oracle", "worst_token_reset")
 RANDOM = ("coin_reward", "permuted")  # permuting rollouts gives them other draws
 
 
@@ -234,6 +235,22 @@ def test_entropy_minimization_is_the_gradient_of_minus_the_entropy():
     (given,) = torch.autograd.grad((pushes * logps).sum(), logits)
     torch.testing.assert_close(given, expected)
     assert expected.abs().max() > 0.01
+
+
+def test_an_entropy_penalty_is_plain_minus_a_tenth_of_the_entropys_gradient():
+    """One context, every word drawn as often as it is likely: E[A grad log p] of plain, and - 0.1 grad H."""
+    logits = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    logps = logits.log_softmax(0)
+    entropy, p = -(logps.exp() * logps).sum(), logps.exp().detach()
+    rewards = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    (expected,) = torch.autograd.grad((p * (rewards - 1 / 3) * logps).sum() - 0.1 * entropy, logits, retain_graph=True)
+    known = {"logps": logps.detach()[:, None], "entropies": entropy.detach() * torch.ones(3, 1)}
+    batch = make(rewards, torch.arange(3)[:, None], **known)
+    (given,) = torch.autograd.grad((rule("entropy_penalty", batch).squeeze(1) * p * logps).sum(), logits)
+    torch.testing.assert_close(given, expected)
+    assert "entropy_penalty" not in REWARD_FREE
+    plain = batch.group_advantages(CENTRED)
+    torch.testing.assert_close(rule("entropy_penalty", batch, share=0.0).squeeze(1), plain, rtol=0, atol=0)
 
 
 def test_sequence_logp_centres_the_sum_over_tokens():

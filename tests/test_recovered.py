@@ -195,7 +195,7 @@ def test_six_parts_add_up_to_a_real_small_step(double):
     shares = recovered.shares.set_index("category")
     assert (shares[list(PARTS)].sum(axis=1) - 1).abs().max() < 1e-9
     assert shares.loc["all", "coupling"] == pytest.approx(shares.loc["all", [f"coupled_{p}" for p in PARTS]].sum())
-    assert "of the squared movement is signal" in str(recovered)
+    assert "of the squared movement is signal of the step's own prompts" in str(recovered)
 
 
 def double_logps(policy, rollouts):

@@ -110,7 +110,7 @@ def test_a_step_falls_short_of_its_forecast_by_the_kl(chosen, advantages, lr):
 
 def test_the_verdict_sees_rivals():
     even, rivals = (map_verdict(compute_map(rivalry=rivalry)["map"]) for rivalry in (0.0, 0.9))
-    assert even["unsure"] == rivals["unsure"] == 1
+    assert even["below_half"] == rivals["below_half"] == 1
     assert even["other"] == pytest.approx(1 / 31)
     assert rivals["other"] > 0.9
     assert map_verdict(compute_map(angle=90)["map"].assign(K=0.0))["other"] == 0

@@ -62,12 +62,12 @@ def _arena(args) -> str | int:
     check_writable(args.chart, "--chart")
     if args.chart is not None:
         chart_kind(args.chart)  # or a sentence, before anything is trained
-    if args.rule is None and (args.units or args.folder):
-        raise ValueError("--units and --folder are of a contest; name a rule with --rule.")
+    if args.rule is None and (args.units or args.folder or args.retrain_controls):
+        raise ValueError("--units, --folder and --retrain-controls are of a contest; name a rule with --rule.")
     if args.rule is None:
         table = measured_table()
     else:
-        given = {name: value for name in ("units", "folder") if (value := getattr(args, name))}
+        given = {name: getattr(args, name) for name in ("units", "folder", "retrain_controls") if getattr(args, name)}
         table = place(contest(args.rule, show=lambda line: print(line, flush=True), **given))
     if args.chart is not None:
         save_chart(table, args.chart)
@@ -177,10 +177,11 @@ def add_commands(commands) -> None:
     glossary.add_argument("term", nargs="*", help="e.g. push; all of them by default")
     glossary.set_defaults(command=kept(_glossary, "term"))
 
-    arena = commands.add_parser("arena", help="what each rule of credit comes to in two worlds, yours too")
+    arena = commands.add_parser("arena", help="what each rule of credit ends at in two worlds, yours too")
     arena.add_argument("--rule", help="measure this one and place it: own:credit.py:f, or a name of `estimators`")
     arena.add_argument("--units", type=as_count(2, 1000), help="policies of each world to train on (default: 6)")
     arena.add_argument("--folder", help="where to keep what is measured (default: runs/arena)")
+    arena.add_argument("--retrain-controls", action="store_true", help="train its controls here, too")
     arena.add_argument("--chart", metavar="FILE", help="also draw the table: .png, .svg or .html")
     arena.add_argument("--markdown", action="store_true", help="print the table as the arena's page has it")
     arena.set_defaults(command=kept(_arena))

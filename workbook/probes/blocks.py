@@ -25,7 +25,7 @@ from workbook.policies.models import private_copy
 from workbook.probes.step import logp_change, logps, progress, trained_weights, update
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
-from workbook.theory.coupling import UNSURE
+from workbook.theory.coupling import BELOW_HALF
 from workbook.theory.weights import update_weights
 
 KINDS = ("prompt", "sign", "rollout")
@@ -260,14 +260,14 @@ def coupling_by_mass(blocks: Blocks) -> pd.DataFrame:
 
     Columns where (own prompt, other prompts), kind (of PAIRS), pairs and mass (shares of all pairs and of the sum of
     |change| in that place), net (sum of change in the block's own direction over the sum of |change|, of blocks of one
-    sign, else 0). same token: the block pushes the token's id; both unsure: below p = 0.5 in the block, too.
+    sign, else 0). same token: the block pushes the token's id; both unsure: below one half, in the block, too.
     """
     tokens, ids = blocks.tokens, blocks.tokens["token_id"].to_numpy()
-    unsure = (tokens["logp"] < np.log(UNSURE)).to_numpy()
+    unsure = (tokens["logp"] < np.log(BELOW_HALF)).to_numpy()
     rows = []
     for k, pushing in blocks.pushing.groupby("block"):
         there = np.isin(ids, pushing["token_id"])
-        there_unsure = np.isin(ids, pushing.loc[pushing["logp"] < np.log(UNSURE), "token_id"])
+        there_unsure = np.isin(ids, pushing.loc[pushing["logp"] < np.log(BELOW_HALF), "token_id"])
         kind = np.select([there_unsure & unsure, there, unsure], PAIRS[:3], PAIRS[3])
         about = blocks.blocks.iloc[k]
         where = np.where(tokens["group"] == about["group"], "own prompt", "other prompts")

@@ -10,8 +10,13 @@ the whole network, and a token's change is a directional derivative, not a finit
 
     shares of a class of tokens    <part, change> / <change, change>, which add up to 1
 
-*Credit recovered* is the share of signal, own and coupled. In the weights' space the same pushes are three directions,
-whose sum is the update; its cosine with the exact policy gradient says how well the step points.
+*Credit recovered* is the own-prompt share of signal, from a token's own context and coupled: of what one step moves,
+the part that the gradient of the step's own prompts asks for. It is not the *population share of signal*
+(`theory.decomposition.signal_share`, `topics.worlds.outcomes.signal_share`), of which the gradient over all prompts is
+the measure: there a batch's choice of prompts is noise.
+
+In the weights' space the same pushes are three directions, whose sum is the update; its cosine with the exact policy
+gradient says how well the step points.
 
 Letters: B rollouts, T tokens, C contexts, V vocabulary, D trained weights, G group size.
 """
@@ -57,7 +62,7 @@ CANCELLED = 1e-8  # share of its parts' squares below which a movement counts as
 class CreditRecovered:
     """What one step of a rule recovers of known credit.
 
-    scale: the rule's constant k.  tokens: a row per measured token with its six parts and change (nats per unit of
+    scale: the batch's constant k.  tokens: a row per measured token with its six parts and change (nats per unit of
     learning rate, of J = the mean over rollouts) and weight, the number of tokens of its class that it stands for.
     shares: as of `class_shares`.  update: signal, bias and noise as shares of the update's squared length in the
     weights' space; cosine of the update, and of its expectation given the visits, with the exact gradient, NaN where
@@ -77,7 +82,7 @@ class CreditRecovered:
         own = ", ".join(f"{everything[f'own_{part}']:.0%} {part}" for part in PARTS)
         coupled = ", ".join(f"{everything[f'coupled_{part}']:.0%} {part}" for part in PARTS)
         return (
-            f"{self.rule}: {everything['signal']:.0%} of the squared movement is signal. "
+            f"{self.rule}: {everything['signal']:.0%} of the squared movement is signal of the step's own prompts. "
             f"From a token's own context come {own}; from other contexts {coupled}. "
             f"Cosine of the update with the exact gradient: {self.update['cosine']:.2f}."
         )

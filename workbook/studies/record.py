@@ -42,6 +42,7 @@ RESULTS = data_path("results")
 UNNAMED = "Writing to data/results, since no folder is named,"
 STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
     "arena": "topics.worlds.arena:arena_study",
+    "arena_mix": "topics.worlds.arena:mix_study",
     "arena_rates": "topics.worlds.arena:arena_rates_study",
     "batch_composition": "topics.batching.study:batch_composition_study",
     "batch_one_prompt": "topics.batching.study:one_prompt_study",

@@ -9,7 +9,7 @@ _NAMES = {  # module: what it offers
     "theory.coupling": "coupling_kernel predicted_delta_logp",
     "theory.credit": "CreditBatch",
     "theory.credit_controls": (
-        "coin_reward entropy_minimization majority_vote oracle permuted sequence_logp worst_token_reset"
+        "coin_reward entropy_minimization entropy_penalty majority_vote oracle permuted sequence_logp worst_token_reset"
     ),
     "theory.credit_edits": "edit_mask ibpo",
     "theory.credit_masks": "shared_by_place shared_by_word specific_by_place specific_by_word",

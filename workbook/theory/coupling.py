@@ -19,8 +19,8 @@ BLOCK = 2**21  # elements of a block of residuals: 8 MiB in float32
 CUTS = 4  # the kernel is symmetric: it is made in parts from the diagonal on, 5/8 of the whole square
 WHOLE, STRIP = 2_000, 1_024  # tokens up to which the kernel is made whole; rows of a strip of larger ones
 ORDERS = ("first", "exact")
-UNSURE = 0.5  # a token is unsure below this probability
-NEARLY_CERTAIN = 0.9  # tokens of a higher probability have hardly any gradient of their own
+NEARLY_CERTAIN = 0.9  # a token is unsure below this probability; from there on it has hardly any gradient of its own
+BELOW_HALF = 0.5  # pairs of tokens are counted by whether both lie below one half; in tables from before, "unsure"
 
 
 def coupling_kernel(

@@ -116,7 +116,7 @@ def minibatches_study(bench: Bench) -> dict[str, pd.DataFrame]:
 def split_minibatches(
     policy, rollouts: Rollouts, values: TokenValues, cut: tuple[Int[Tensor, " B"], int], perfect: Float[Tensor, " D"]
 ) -> dict[str, float]:
-    """Shares of signal, bias and noise in the squared length of a cut's steps, and their mean cosine.
+    """Own-prompt shares of signal, bias and noise in the squared length of a cut's steps, and their mean cosine.
 
     cut: an order, and the number of mini-batches.  perfect: the exact gradient of all prompts' mean expected reward, to
     which the cosine is taken.  Mini-batches that push nothing are left out.

@@ -7,7 +7,7 @@ import pandas as pd
 from workbook.statistics import bootstrap_mean, unit_curve
 from workbook.studies.record import FAMILY, Tables
 from workbook.studies.registration import registered_outcome
-from workbook.theory.coupling import UNSURE
+from workbook.theory.coupling import BELOW_HALF
 from workbook.views import figures
 from workbook.views.charts import curve_chart
 from workbook.views.live_study import NOW
@@ -21,7 +21,7 @@ FOLLOWERS = ("same token, unsure", "different, unsure", "different, sure")  # ki
 AGREEMENT = ("agreement, all", "agreement, unsure", "agreement, moved")
 WEIGHTS = ("output layer", "all weights")
 SIGNS = {"any": None, "same": "same", "opposite": "opposite"}
-UNSURE_TEXT = {2: "both unsure", 1: "one unsure", 0: "both sure"}
+BELOW_HALF_TEXT = {2: "both below one half", 1: "one below one half", 0: "none below one half"}
 SHARES = {"pairs": "share of the pairs", "size": "share of the mass", "net": "net coupling / mass"}
 DOMAINS = {"pairs": [0, 0.7], "size": [0, 0.7], "net": [-0.6, 0.6]}
 THE_FAMILY = "the family"
@@ -95,11 +95,11 @@ def compute_mass(
         rows = rows[rows["signs"] == signs]
     if not same_context:
         rows = rows[rows["where"] != "same context"]
-    kind = rows["same"].map({True: "same token, ", False: "different, "}) + rows["unsure"].map(UNSURE_TEXT)
+    kind = rows["same"].map({True: "same token, ", False: "different, "}) + rows["unsure"].map(BELOW_HALF_TEXT)
     sums = rows.groupby([rows["seed"], kind.rename("kind")])[["pairs", "size", "net"]].sum()
     whole = sums.groupby("seed").transform("sum").assign(net=lambda t: t["size"])
     shares = (sums / whole).unstack(fill_value=0.0).stack(future_stack=True).reset_index()
-    kinds = [f"{same}, {text}" for text in UNSURE_TEXT.values() for same in ("same token", "different")]
+    kinds = [f"{same}, {text}" for text in BELOW_HALF_TEXT.values() for same in ("same token", "different")]
     order = [name for name in kinds if name in set(shares["kind"])]
     curves = {column: unit_curve(shares, "kind", column).set_index("kind").loc[order] for column in SHARES}
     return {column: curve.reset_index().assign(series=THE_FAMILY) for column, curve in curves.items()}
@@ -160,7 +160,7 @@ def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HCon
             x_title="optimizer steps of training",
             y_title=y_title,
             title=title,
-            subtitle="band: 95 % t interval over ten policies",
+            subtitle="unsure: below one half; band: 95 % t interval over ten policies",
             reference=[(threshold, "threshold of the claim")],
             names=list(names),
             legend={"columns": 1},
@@ -176,7 +176,7 @@ def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
     """H4 by how far tokens move: share whose direction the output layer predicts, in equally many tokens a bin.
 
     table: of `masked_update`, with a column agree (bool).  Columns size (median |dlogp|, nats), mean, low, high
-    (interval over prompts), tokens, unsure (share of tokens below UNSURE).  A change of exactly 0 has no direction.
+    (interval over prompts), tokens, unsure (share of tokens below one half).  A change of exactly 0 has no direction.
     """
     moved = table.dropna(subset="agree").assign(size=lambda t: t["dlogp"].abs()).query("size > 0")
     rank = moved["size"].rank(method="first")
@@ -184,7 +184,7 @@ def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
     rows = []
     for _, part in moved.groupby(place):
         interval = bootstrap_mean(part["agree"].astype(float), part["group"])
-        unsure = float((part["logp"] < np.log(UNSURE)).mean())
+        unsure = float((part["logp"] < np.log(BELOW_HALF)).mean())
         rows.append({"size": part["size"].median(), **interval._asdict(), "tokens": len(part), "unsure": unsure})
     return pd.DataFrame(rows)
 

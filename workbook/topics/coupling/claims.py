@@ -2,7 +2,7 @@
 for the whole network (H4), and what Adam's first step hides (H10); whether both signs of a prompt oppose (H5).
 
 What decides was registered for the study mass (data/results/mass/registration.yaml), thresholds included. A token is
-unsure at p < 0.5. Every measure gives one number per unit.
+counted below one half (p < 0.5), which its tables and sentences call unsure. Every measure gives one number per unit.
 """
 
 from functools import partial

@@ -7,7 +7,7 @@ import torch
 
 from workbook.probes.step import ONE_STEP_OPTIMIZERS
 from workbook.rollouts.sample import sample_rollouts
-from workbook.theory.coupling import NEARLY_CERTAIN, UNSURE
+from workbook.theory.coupling import BELOW_HALF, NEARLY_CERTAIN
 from workbook.topics.coupling import charts
 from workbook.topics.coupling.probe import choose_tokens, coupling_by_confidence, followers, masked_update, shared_token
 from workbook.topics.coupling.study import pair_sums
@@ -17,7 +17,7 @@ from workbook.views.explorer import Explorer, menu, power_slider, slider, switch
 from workbook.views.live_study import LiveStudy, live_curve, live_tables
 
 RATES = {"sgd": (0.01, 0.1, 0.3, 1.0), "adamw": (1e-4, 1e-3, 3e-3, 1e-2)}  # learning rates of a push
-CONFIDENCE = {"unsure": (0.0, UNSURE), "sure": (NEARLY_CERTAIN, 1.0)}  # of the token that pushes
+CONFIDENCE = {"unsure": (0.0, BELOW_HALF), "sure": (NEARLY_CERTAIN, 1.0)}  # of the token that pushes
 SIGNS = {"better rollouts": 1, "worse rollouts": -1}
 SPARE = 3  # times as many prompts are sampled, since not every one has such a token
 NEW_TOKENS = 48  # at most, of the bundled task
@@ -78,7 +78,7 @@ def family_push(optimizer: str = "sgd") -> pd.DataFrame:
 def live_push(policy, task, prompts: int = 4) -> LiveStudy:
     """What pushes, the optimizer, prompts, rollouts and seed of masked updates on a copy of a policy."""
     controls = {
-        "pushing": menu("unsure", [("an unsure token", "unsure"), ("a sure token", "sure")], "what pushes"),
+        "pushing": menu("unsure", [("a token below one half", "unsure"), ("a sure token", "sure")], "what pushes"),
         "side": menu("better rollouts", list(SIGNS), "pushing in"),
         "optimizer": menu("sgd", list(ONE_STEP_OPTIMIZERS), "optimizer"),
         **_sampling(prompts, 16),
@@ -97,7 +97,7 @@ def live_push(policy, task, prompts: int = 4) -> LiveStudy:
         x_title="learning rate (log scale)",
         y_title="movement / the pushing tokens'",
         title="One token pushes: how far others move, on this policy now",
-        subtitle="without 'now': ten policies, an unsure token pushes in better rollouts, small steps; band: 95 % t",
+        subtitle="without 'now': ten policies, better rollouts push, small steps; unsure: below one half; band: 95 % t",
     )
 
 

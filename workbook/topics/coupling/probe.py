@@ -27,10 +27,10 @@ from workbook.probes.step import logp_change, output_layer_step, progress
 from workbook.rollouts.credit import OutputStates, output_states
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches, token_scores
-from workbook.theory.coupling import UNSURE
+from workbook.theory.coupling import BELOW_HALF
 from workbook.theory.decomposition import context_index
 
-CUTS = (UNSURE,)  # of probabilities, into bins
+CUTS = (BELOW_HALF,)  # of probabilities, into bins
 WHERE = ("itself", "same context", "within a rollout", "across rollouts")
 PAIR_SIGNS = ("same", "opposite", "none")  # of both rollouts' advantages; none: one of them is 0
 KINDS = ("pushing", "same context", "same token, unsure", "same token, sure", "different, unsure", "different, sure")
@@ -266,6 +266,6 @@ def kinds_of(rollouts: Rollouts, table: pd.DataFrame, pushing: np.ndarray) -> np
     """
     context = contexts(rollouts).cpu().numpy()
     same = table["token_id"] == table.loc[pushing, "token_id"].iloc[0]
-    unsure = table["logp"] < np.log(UNSURE)
+    unsure = table["logp"] < np.log(BELOW_HALF)
     conditions = [pushing, np.isin(context, context[pushing]), same & unsure, same, unsure]
     return np.select(conditions, KINDS[:5], KINDS[5])

@@ -16,7 +16,7 @@ from workbook.probes.blocks import block_coupling, coupling_by_mass
 from workbook.probes.step import MOVED, along_training, matched_lr
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
-from workbook.theory.coupling import NEARLY_CERTAIN, UNSURE
+from workbook.theory.coupling import BELOW_HALF, NEARLY_CERTAIN
 from workbook.topics.coupling.probe import (
     choose_tokens,
     coupling_by_confidence,
@@ -73,7 +73,7 @@ def pair_sums(policy, rollouts: Rollouts, prompts: int, anchors: int, seed: int 
     few = rollouts.select(torch.isin(rollouts.group_ids, rollouts.group_ids.unique()[:prompts]))
     products = gradient_products(policy, few, anchors, seed=seed)
     pairs = products[products["where"] != "itself"]
-    unsure = (pairs["p_anchor"] < UNSURE).astype(int) + (pairs["p_other"] < UNSURE).astype(int)
+    unsure = (pairs["p_anchor"] < BELOW_HALF).astype(int) + (pairs["p_other"] < BELOW_HALF).astype(int)
     weight = anchor_weights(pairs)
     sums = {"pairs": weight, "net": weight * pairs["product"], "size": weight * pairs["product"].abs()}
     parts.append(pairs.assign(weights="all weights", unsure=unsure, **sums))
@@ -82,9 +82,9 @@ def pair_sums(policy, rollouts: Rollouts, prompts: int, anchors: int, seed: int 
 
 def anchor_weights(pairs: pd.DataFrame) -> pd.Series:
     """How many tokens of its prompt and confidence an anchor stands for: they were drawn in turn from both."""
-    bins = [pairs["group"], pairs["p_anchor"] < UNSURE]
+    bins = [pairs["group"], pairs["p_anchor"] < BELOW_HALF]
     drawn = pairs["anchor"].groupby(bins).transform("nunique")
-    whole = pairs.drop_duplicates("other").groupby(["group", pairs["p_other"] < UNSURE]).size()
+    whole = pairs.drop_duplicates("other").groupby(["group", pairs["p_other"] < BELOW_HALF]).size()
     return pd.Series(pd.MultiIndex.from_arrays(bins).map(whole), pairs.index).astype(float) / drawn
 
 
@@ -124,11 +124,11 @@ def first_steps(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
     rows = []
     for group in rollouts.group_ids.unique().tolist():
         part = rollouts.select(rollouts.group_ids == group)
-        ids = {"unsure": shared_token(part, (0.0, UNSURE)), "sure": shared_token(part, (NEARLY_CERTAIN, 1.0))}
+        ids = {"unsure": shared_token(part, (0.0, BELOW_HALF)), "sure": shared_token(part, (NEARLY_CERTAIN, 1.0))}
         if None in ids.values() or len({row["group"] for row in rows}) == prompts:
             continue
         for (pushing, token), (optimizer, lr) in product(ids.items(), (("sgd", 1e-3), ("adamw", 1e-6))):
-            confidence = (0.0, UNSURE) if pushing == "unsure" else (NEARLY_CERTAIN, 1.0)
+            confidence = (0.0, BELOW_HALF) if pushing == "unsure" else (NEARLY_CERTAIN, 1.0)
             chosen = choose_tokens(part, token, confidence=confidence, sign=1)
             moved = masked_update(policy, part, chosen, optimizer, lr)
             size = float(moved.loc[~moved["chosen"], "dlogp"].abs().mean())
@@ -150,9 +150,9 @@ def spillover(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
     for group in rollouts.group_ids.unique().tolist():
         rows = (rollouts.group_ids == group).nonzero().squeeze(1)
         part = rollouts.select(rows)
-        token = shared_token(part, (0.0, UNSURE))
+        token = shared_token(part, (0.0, BELOW_HALF))
         if token is not None and int(labels.max()) + 1 < prompts:
-            chosen = choose_tokens(part, token, confidence=(0.0, UNSURE), sign=1)
+            chosen = choose_tokens(part, token, confidence=(0.0, BELOW_HALF), sign=1)
             labels[rows] = torch.where(chosen, int(labels.max()) + 1, labels[rows])
     if not (labels >= 0).any():
         return pd.DataFrame(columns=["quantity", "size", "net", "tokens"])
@@ -180,6 +180,6 @@ def proxy_signs(policy, rollouts: Rollouts) -> pd.DataFrame:
     moved = masked_update(policy, rollouts, everything, "sgd", matched_lr(policy, rollouts, "sgd", STEP))
     agree = np.sign(moved["dlogp"]) == np.sign(moved["predicted"])
     far = moved["dlogp"].abs() > MOVED * float((moved["dlogp"] ** 2).mean() ** 0.5)
-    sets = {"all": np.ones(len(moved), dtype=bool), "unsure": moved["logp"] < np.log(UNSURE), "moved": far}
+    sets = {"all": np.ones(len(moved), dtype=bool), "unsure": moved["logp"] < np.log(BELOW_HALF), "moved": far}
     rows = [(f"agreement, {name}", float(agree[here].mean()), int(here.sum())) for name, here in sets.items()]
     return pd.DataFrame(rows, columns=["quantity", "size", "tokens"])

@@ -23,12 +23,12 @@ ASKED = {  # key of a row whose unit is a share or a probability: what it is, fo
     "H1": "distance of the two signs' shares, large batch",
     "H1 alone": "… prompt alone",
     "H1 follows": "a token follows its own sign, large batch",
-    "H2": "coupling on one unsure word, output layer",
+    "H2": "coupling on one word below one half, output layer",
     "H2 all weights": "… by all weights",
     "H2 other prompts": "… between prompts",
     "H4": "output layer predicts the sign, all tokens",
     "H4 moved": "… of tokens that move",
-    "H4 unsure": "… of unsure tokens",
+    "H4 unsure": "… of tokens below one half",
 }
 READ = {  # a column of `SampledReadings`: what it is, for a panel
     "value": "held-out reward",

@@ -1,4 +1,4 @@
-"""Claims about credit recovered, all ours: how much of a step is credit, what the rest is, and what changes that.
+"""Claims about credit recovered, all ours: how much of a step is its own prompts' credit, the rest, what changes that.
 
 What each row measures, and against which number, stands in data/results/<study>/registration.yaml of the studies
 recovered, recovered_dials and recovered_members. Curves over all settings: `workbook.topics.recovered.explore`.

@@ -31,7 +31,7 @@ RULES = ["grpo", "dr_grpo", "positive_only", "oracle", "permuted"]
 
 
 def recovered_curve(axis: str) -> alt.LayerChart:
-    """The measured share of signal over an axis of AXES: all tokens, results, style words, and the update itself."""
+    """Own-prompt share of signal, measured over an axis of AXES: all tokens, results, style words, the update."""
     tables = (FAMILY[f"recovered/{name}"] for name in ("shares", "update"))
     shares, update = (table[(table["rule"] == RULE) & (table["axis"] == axis)] for table in tables)
     lines = [shares[shares["category"] == name].assign(line=words) for name, words in LINES.items()]
@@ -46,8 +46,8 @@ def recovered_curve(axis: str) -> alt.LayerChart:
         axis,
         series="line",
         x_title=AXES[axis],
-        y_title="share of signal",
-        title=f"Share of signal in one {RULE} step, by {AXES[axis]}",
+        y_title="own-prompt share of signal",
+        title=f"Own-prompt share of signal in one {RULE} step, by {AXES[axis]}",
         log2=True,
         reference=[0.0, 1.0],
         paper=PAPERS.get(axis),

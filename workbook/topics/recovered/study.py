@@ -2,7 +2,7 @@
 
 Tables, a row per setting (axis, prompts, group_size, rule):
 
-- shares: of each token class, the six shares of `credit_recovered` and change_rms;
+- shares (signal is that of the step's own prompts): of each token class, the six of `credit_recovered` and change_rms;
 - update: the same of the update itself, in the weights' space, with cosine (with the exact gradient of these prompts),
   cosine_held_out (with that of other prompts), oracle_rollouts, and noise_per_signal, a ratio of squared lengths.
 

@@ -1,7 +1,8 @@
 """Softmax coupling: two contexts, one softmax layer, and what a step on one token does to the other (chapter 01).
 
-Terms: the *score* e - p is the gradient of logp by the logits; a token is *unsure* below `theory.coupling.UNSURE`;
-*rivalry* is how much of the rest of a token's probability goes to the other context's word.
+Terms: the *score* e - p is the gradient of logp by the logits; a token is *below one half* if its p is
+below `theory.coupling.BELOW_HALF`; *rivalry* is how much of the rest of a token's
+probability goes to the other context's word.
 """
 
 from workbook.places import lazy_names

@@ -3,7 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from workbook.theory.coupling import UNSURE
+from workbook.theory.coupling import BELOW_HALF
 from workbook.topics.softmax.toy import CONTEXTS, GRID, SOURCES
 from workbook.views.figures import bars, cells, forest, panels, rule, series
 from workbook.views.style import NEUTRAL, SERIES, diverging, panel_title, titled
@@ -79,7 +79,7 @@ def map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChart:
         layers = [
             squares.mark_square(size=(SIDE / GRID + 1) ** 2, opacity=1).encode(color=color, tooltip=hints),
             squares.transform_filter("abs(datum.K) > 0.05").mark_text().encode(color=ink, text=signs),
-            *(rule(UNSURE, axis, dashed=True, color=NEUTRAL) for axis in "xy"),
+            *(rule(BELOW_HALF, axis, dashed=True, color=NEUTRAL) for axis in "xy"),
             point.mark_point(
                 shape="diamond", filled=True, size=160, color="black", stroke="white", opacity=1, aria=False
             ),
@@ -109,7 +109,7 @@ def learning_rate_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 def cells_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Mean |K| with its interval by kind of pair: columns kind, confidence, mean, low, high."""
-    y = alt.Y("confidence:N", sort=["both unsure", "one unsure", "both sure"], title=None)
+    y = alt.Y("confidence:N", sort=["both below one half", "one below one half", "none below one half"], title=None)
     x = alt.X("mean:Q", title="mean |K| of a pair (nats per unit of learning rate, log scale)").scale(type="log")
     x = x.axis(values=[10.0**k for k in range(-6, 5)])
     return titled(

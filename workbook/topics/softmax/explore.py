@@ -54,8 +54,8 @@ def explore_map() -> Explorer:
         return (
             f"Here p is {now['p_a']:.2f} and {now['p_b']:.2f}, K is {now['K']:+.3f}, and the rival has "
             f"{now['rival']:.1%} of the rest. On the whole map: of the cells above half the largest |K|, "
-            f"{verdict['unsure']:.0%} have both tokens unsure; different tokens reach {verdict['other']:.0%} of the "
-            "same token's largest |K|."
+            f"{verdict['below_half']:.0%} have both tokens below one half; different tokens reach "
+            f"{verdict['other']:.0%} of the same token's largest |K|."
         )
 
     controls = {

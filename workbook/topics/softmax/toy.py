@@ -20,7 +20,7 @@ from torch import Tensor
 
 from workbook.theory import coupling_kernel, kl_drift, predicted_delta_logp
 from workbook.theory.choices import check_choice, check_range
-from workbook.theory.coupling import UNSURE
+from workbook.theory.coupling import BELOW_HALF
 
 WORDS, CONTEXTS = ("so", "now"), ("A", "B")  # what A says, and what B says if not the same
 READS = {"another word": 3, "the word that A reads": 2, "the word that A says": 0}  # what B reads; A reads word 2
@@ -242,14 +242,14 @@ def compute_map(
 def map_verdict(table: pd.DataFrame) -> dict[str, float]:
     """Sum up H2 on a map, in two numbers between 0 and 1.
 
-    unsure: of the cells with |K| above half the largest, the share in which both tokens are unsure (p < 0.5).
+    below_half: of the cells with |K| above half the largest, the share in which both tokens lie below one half.
     other: the largest |K| of different tokens over the largest of the same token.
     """
     size, same = np.abs(table["K"].to_numpy()), (table["token"] == "same").to_numpy()
-    unsure = np.maximum(table["p_a"].to_numpy(), table["p_b"].to_numpy()) < UNSURE
+    below_half = np.maximum(table["p_a"].to_numpy(), table["p_b"].to_numpy()) < BELOW_HALF
     peak = size[same].max()
     return {
-        "unsure": float(unsure[size > size.max() / 2].mean()) if size.max() > 0 else 0.0,
+        "below_half": float(below_half[size > size.max() / 2].mean()) if size.max() > 0 else 0.0,
         "other": float(size[~same].max() / peak) if peak > 0 else 0.0,
     }
 

@@ -9,32 +9,41 @@ import pandas as pd
 
 from workbook.terminal import table as tabulated
 from workbook.theory.credit_controls import REWARD_FREE
-from workbook.topics.worlds.arena_outcomes import YOURS, headline, short_name
+from workbook.topics.worlds.arena_outcomes import MIX, YOURS, headline, short_name
 from workbook.topics.worlds.outcomes import EXACT, LOWER, PLAIN
 from workbook.training.files import replacement
 from workbook.views.figures import forest, panels
 from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require
 
-PANELS = {"tokens": "octaves of tokens", "tax": "tax over plain's"}  # measure: title of its axis
-KINDS = {"yours": SERIES[1], "known credit, plain, permuted": "black", "sees no reward": NEUTRAL, "other rules": ACCENT}
+PANELS = {"value": "end value minus plain's", "tax": "tax over plain's"}  # measure: title of its axis
+KINDS = {
+    "yours": SERIES[1],
+    "known credit, plain, permuted": "black",
+    "plain with an entropy penalty": SERIES[2],
+    "sees no reward": NEUTRAL,
+    "other rules": ACCENT,
+}
 ROW = 17  # pixels
 MEASURES = {  # heading of the text, of each world: (column, its form, whether its interval is shown)
-    "octaves ahead": ("tokens", ".2f", True),
     "value": ("value", ".3f", True),
-    "tax": ("tax", ".1f", False),
+    "tax": ("tax", ".2g", False),
     "pass@8": ("pass_at_8", ".3f", False),
+    "octaves ahead": ("tokens", ".2f", True),
     "rate": ("lr", ".2g", False),
 }
 PAGE_LACKS = ("rate",)
+NOT_REACHED = "not reached"
 LEGEND = (
-    "octaves ahead: log2 of plain's sampled tokens to half-way over the rule's, censored at the budget; value, pass@8: "
-    "minus plain's at the budget, exact and on held-out prompts; tax: how far style words moved, over plain's; "
-    "intervals: 95 % t over policies. Every rule has its own learning rate."
+    "Rules stand in the order of their value in the last world. value, pass@8: minus plain's at equal sampled tokens, "
+    "exact and on held-out prompts; tax: how far style words, which have no credit, moved, over plain's; octaves ahead "
+    "rank nothing: log2 of plain's sampled tokens to half-way over the rule's, a unit that is never half-way "
+    "counted with its budget; intervals: 95 % t over policies. Plain with an entropy penalty runs at plain's "
+    "rate, every other rule at its own."
 )
 
 
 def arena_chart(table: pd.DataFrame):
-    """Rules against worlds: octaves of tokens by which each is ahead of plain, and its tax over plain's.
+    """Rules against worlds: what each ends at beside plain in value, and its tax over plain's.
 
     table: of `measured_table`, or `place`; rows are in its order. Raises ValueError for columns that it lacks.
     """
@@ -58,8 +67,8 @@ def arena_chart(table: pd.DataFrame):
     return panels(
         charts,
         "Credit rules in two worlds, beside plain group advantages",
-        "each at its own rate; dots: means over policies; lines: 95 % t intervals; above 0: half-way with fewer tokens",
-        f"Octaves. {describe_rows(named, 'world', 'name', value='tokens', form='+.2f')}",
+        "ranked by value in the last world; tax: how far style words moved; means over policies, 95 % t intervals",
+        f"End value minus plain's. {describe_rows(named, 'world', 'name', value='value', form='+.3f')}",
         spacing=10,
     )
 
@@ -79,9 +88,11 @@ def row_name(row: dict) -> str:
 
 def row_kind(row: dict) -> str:
     """Which of KINDS a row is of."""
-    yours, known, free, other = KINDS
+    yours, known, mix, free, other = KINDS
     if row.get("source") == YOURS:
         return yours
+    if row["rule"] == MIX:
+        return mix
     return known if row["rule"] in (EXACT, PLAIN, LOWER) else free if row["rule"] in REWARD_FREE else other
 
 
@@ -113,9 +124,14 @@ def table_rows(table: pd.DataFrame, lacks: tuple[str, ...] = ()) -> list[list[st
 
 
 def _cell(row: dict, column: str, form: str, interval: bool) -> str:
+    """A measure of a row as text; of tokens to half-way also in how many units the rule was never there."""
+    never = round(row["censored"] * row["units"]) if column == "tokens" else 0
+    if never == row["units"]:
+        return NOT_REACHED
     ends = [column, *(f"{column}_{end}" for end in ("low", "high") if interval)]
     numbers = [f"{row[end]:{form}}" for end in ends if not math.isnan(row[end])]
-    return numbers[0] + f" [{', '.join(numbers[1:])}]" * (len(set(numbers)) > 1) if numbers else ""
+    number = numbers[0] + f" [{', '.join(numbers[1:])}]" * (len(set(numbers)) > 1) if numbers else ""
+    return number + f", {NOT_REACHED} in {never} of {row['units']}" * (never > 0)
 
 
 def table_text(table: pd.DataFrame) -> str:

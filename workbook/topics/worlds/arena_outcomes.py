@@ -1,11 +1,17 @@
 """The arena's table: what each credit rule comes to in a world, at its own rate, beside plain group credit.
 
-The rules that the study `worlds` trains stand here with its runs, all others with those of `arena`. Half-way is that of
-`worlds_rates`. A rule that samples more itself is read where its unit's budget is spent, the most tokens that any run
-of `worlds` sampled there: in between two readings on a straight line.
+Rules are ranked by the value that they end at, with their tax beside it: words without credit that moved. They are not
+ranked by how soon they are half-way. Half-way rewards sharpening: a rule that never sees a reward, or plain with some
+of it, can be there before known credit is, and end lower or at more tax.
+
+The rules that the study `worlds` trains stand here with its runs, plain with an entropy penalty with those of
+`arena_mix`, all others with those of `arena`. Half-way is that of `worlds_rates`. A rule that samples more itself is
+read where its unit's budget is spent, the most tokens that any run of `worlds` sampled there: in between two readings
+on a straight line.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 import numpy as np
@@ -29,10 +35,16 @@ RULES = (
     *("advantage_reweighting", "lopti", "w_reinforce", "balanced_aggregation", "ibpo", "worst_token_reset"),
 )
 RANDOM = "coin_reward"  # runs at plain's own rate
+MIX = "entropy_penalty"  # plain and some entropy minimisation, at plain's own rate
 SCALES = ("world:plain", "world:third")  # likeliest words right, and a third of them wrong
-COLUMNS = ("tokens", "value", "tax", "pass_at_8")  # of `run_ends`, in which rules are laid beside plain
+COLUMNS = ("value", "tax", "pass_at_8", "tokens")  # of `run_ends`, in which rules are laid beside plain
 RATIOS = ("tax",)  # of them
-YOURS, MEASURED = "yours", "measured"  # sources of a table's rows
+BESIDE = {  # what a lead is read beside: {rule: what the headline calls it}
+    EXACT: "known credit",
+    "entropy_minimization": "entropy minimisation, which sees no reward,",
+    MIX: "plain with a tenth of entropy minimisation",
+}
+YOURS, COMMITTED, MEASURED = "yours", "committed", "measured"  # sources of a table's rows; the last: of all its units
 
 
 def within(runs: pd.DataFrame, budgets: pd.Series, unit: str = "seed") -> pd.DataFrame:
@@ -62,10 +74,13 @@ def rule_rates(tables: Tables) -> pd.DataFrame:
 
 @lru_cache(maxsize=64)
 def rule_ends(tables: Tables, whole: bool = True) -> pd.DataFrame:
-    """`run_ends` of a world's units, every rule at its own rate, with the column lr; not whole: of `worlds` alone."""
-    runs = known = tables["worlds/runs"]
-    if whole:
-        runs = pd.concat([known, within(tables["arena/runs"], most_tokens(known))], ignore_index=True)
+    """`run_ends` of a world's units, every rule at its own rate, with the column lr; not whole: of `worlds`, and of
+    `arena_mix` where it is measured."""
+    known = tables["worlds/runs"]
+    parts = [known, tables["arena/runs"]] if whole else [known]
+    with suppress(NotMeasured):
+        parts.append(tables["arena_mix/runs"])
+    runs = within(pd.concat(parts, ignore_index=True), most_tokens(known))
     return run_ends(runs, best_attainable(tables["worlds_rates/runs"]), by=("arm", "lr"))
 
 
@@ -95,7 +110,9 @@ def arena_table(ends: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """A row per world and rule: lr, units, end (mean value there), `censored` (share of units that were never half-way)
     and for each of COLUMNS, beside plain, mean, low and high (NaN where there are none).
 
-    ends: {scale: its `rule_ends`}. The rule that is half-way first in the last world comes first, in every world.
+    ends: {scale: its `rule_ends`}. The rule that ends highest in the last world comes first, in every world. tokens,
+    the octaves to half-way, count a unit that was never there with its budget: where all are censored, or all of
+    plain's, the number is that of the budget and says nothing of the rule.
     """
     rows = []
     for scale, table in ends.items():
@@ -112,8 +129,8 @@ def arena_table(ends: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def in_order(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows world by world, rules as the last world has them: by tokens to half-way, and equal ones by the value."""
-    last = table[table["world"] == table["world"].iloc[-1]].sort_values(["tokens", "value"], ascending=False)
+    """Rows world by world, rules as the last world has them: by the value at the end, equal ones by the lower tax."""
+    last = table[table["world"] == table["world"].iloc[-1]].sort_values(["value", "tax"], ascending=[False, True])
     places = {"world": {name: k for k, name in enumerate(table["world"].drop_duplicates())}}
     places["rule"] = {name: k for k, name in enumerate(dict.fromkeys([*last["rule"], *table["rule"]]))}
     return table.sort_values(["world", "rule"], key=lambda names: names.map(places[names.name]), ignore_index=True)
@@ -138,18 +155,23 @@ def short_name(rule: str) -> str:
 
 
 def headline(table: pd.DataFrame) -> str:
-    """Whether the arena can tell: what known credit and a rule without rewards come to beside plain, by world; which
-    rules wait to be measured."""
+    """Whether the arena can tell: what its controls end at beside plain, and at which tax, by world; which rules wait
+    to be measured."""
     measured = table[table["source"] == MEASURED]
-    texts = []
+    sentences = []
     for world, rows in (table if measured.empty else measured).groupby("world", sort=False):
-        known, free = (rows.set_index("rule").loc[rule] for rule in (EXACT, "entropy_minimization"))
-        octaves = f"{known['tokens']:.2f} [{known['tokens_low']:.2f}, {known['tokens_high']:.2f}]"
-        value = f"{free['value']:+.3f} [{free['value_low']:+.3f}, {free['value_high']:+.3f}]"
-        texts.append(f"{world}, known credit is {octaves} octaves of tokens ahead of plain group advantages, and ")
-        texts[-1] += f"entropy minimisation, which sees no reward, differs from them in final value by {value}."
-    sentences, missing = [f"In world {text}" for text in texts], {*RULES, RANDOM} - set(table["rule"])
+        of_rule = rows.set_index("rule").to_dict("index")
+        beside = [f"{what} {_end(of_rule[rule])}" for rule, what in BESIDE.items() if rule in of_rule]
+        sentences.append(f"In world {world}, beside plain group advantages at the end: {'; '.join(beside)}.")
+    missing = {*RULES, RANDOM, MIX} - set(table["rule"])
     if len(measured) and missing:
-        names = ", ".join(rule for rule in (*RULES, RANDOM) if rule in missing)
-        sentences.append(f"Not measured yet: {names} (`python -m workbook measure arena_rates`, then `arena`).")
+        names = ", ".join(rule for rule in (*RULES, RANDOM, MIX) if rule in missing)
+        commands = "`python -m workbook measure arena_rates`, then `arena` and `arena_mix`"
+        sentences.append(f"Not measured yet: {names} ({commands}).")
     return " ".join(sentences)
+
+
+def _end(row: dict) -> str:
+    """A row's end value minus plain's, with its interval, and its tax."""
+    interval = f"[{row['value_low']:+.3f}, {row['value_high']:+.3f}]"
+    return f"{row['value']:+.3f} {interval} in value at {row['tax']:.2g} times plain's tax"

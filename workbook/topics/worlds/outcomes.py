@@ -2,7 +2,8 @@
 
     half-way   = (start + best attainable) / 2, both exact values
     price      = log2(sampled tokens until half-way, plain / the same, known credit)        octaves, of one policy
-    signal     = squared length of the expected update / mean squared length of one batch's update, at the start
+    signal     = squared length of the expected update / mean squared length of one batch's update, at the start:
+                 the population share of signal, of which the choice of prompts is noise
     the law    : mean price of a world = a + b log2(1 / signal), one line through all worlds
 
 Best attainable in a world is the highest value, a mean over its tuning policies, that any arm showed at any rate there
@@ -166,7 +167,7 @@ def lead(tables: Tables, arm: str, base: str = PLAIN, study: str = "worlds") -> 
 
 
 def signal_share(tables: Tables, rule: str = PLAIN) -> float:
-    """Signal / (signal + noise) of one batch at the start, a ratio of means over units; ValueError if none is left."""
+    """Population share of signal of one batch at the start, a ratio of means over units; ValueError if none is left."""
     means = tables["worlds_start/updates"].query("rule == @rule")[["mean2", "total2"]].mean()
     if not means["mean2"] > 0:
         raise ValueError(f"{tables.scale}: no signal of {rule} is left above the noise of the batches drawn.")
@@ -240,8 +241,9 @@ def law(points: pd.DataFrame) -> Law:
 
 
 def points(tables: Tables, scales: Sequence[str] = OPEN) -> pd.DataFrame:
-    """A row per world (index: its number): world; x, log2(1 / signal share) of plain's update; price, its t interval
-    over units low to high, NaN where nothing was trained yet. Worlds without x are left out."""
+    """A row per world (index: its number): world; x, log2(1 / population share of signal) of plain's
+    update; price, its t interval over units low to high, NaN where nothing was trained yet. Worlds without x are left
+    out."""
     rows, columns = {}, ["world", "x", "price", "low", "high"]
     for scale in scales:
         one, number = world_tables(scale, tables.folder), [*WORLD_SCALES].index(scale)

@@ -1,9 +1,10 @@
 """Which probe says, without knowing any value, that credit does not arrive: study `worlds_probes`, its rows and table.
 
-A plain run of each unit, and at its start and after 8 and 24 batches, of one policy each: the exact share of signal in
-a batch's update (`study.update_squares`), and what can be read off sixteen batches that the run could have next.
+A plain run of each unit, and at its start and after 8 and 24 batches, of one policy each: the exact population
+share of signal of a batch's update (`study.update_squares`), and what can be read off sixteen batches that the run
+could have next.
 
-    halves      share of signal by the gradients of two halves of a batch's prompts (`signal_share` of theory):
+    halves      the same share by the gradients of two halves of a batch's prompts (`signal_share` of theory):
                 2 c / (1 + c) where both are of one length and c is their cosine
     quarters, prompts       the same of four quarters and of all single prompts: the simple noise scale of 1812.06162
     mixed       share of groups whose rewards differ
