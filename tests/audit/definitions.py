@@ -134,7 +134,7 @@ CONFIDENCE = {
     "D8 compute": of_runs(compute), "D9": by_doubling, "D9 mechanism": lambda u: energy(16)(u) - energy(2)(u),
 }
 
-# --- dose, dose_alphabets, dose_dials: one step against how many prompts push in it
+# --- dose, dose_alphabets: one step against how many prompts push in it
 def rate(column="crossed", tokens="all", prompts=256, **place):
     return lambda units: one(units.table("rates"), column, tokens=tokens, prompts=prompts, **place)
 
@@ -214,10 +214,6 @@ ALPHABETS = {
 }
 LEVELS = {"width": (32, 128), "length": (3, 6), "training": (300, 1200)}
 COLUMN = {"width": "width", "length": "operands", "training": "sft_steps"}
-DIALS = {"H1 dials prediction": miss("dial", "level")}
-for name, (low, high) in LEVELS.items():
-    dial = {"dial": COLUMN[name]}
-    DIALS[f"H1 {name}"] = differs(follows, dial | {"level": high}, dial | {"level": low})
 
 # --- mass: who holds coupling, who moves, what the output layer predicts
 def pairs(units, weights, opposite):
@@ -757,7 +753,7 @@ DEFINITIONS = {
     "arena": ARENA, "batch_composition": BATCHES, "cancelled": CANCELLED, "confidence": CONFIDENCE, "dose": DOSE,
     "dose_alphabets": ALPHABETS,
     "batch_one_prompt": {f"{claim} one prompt": ordered(order, level=1) for claim, order in ORDERS.items()},
-    "dose_dials": DIALS, "mass": MASS, "recovered": RECOVERED, "recovered_dials": RECOVERED_DIALS,
+    "mass": MASS, "recovered": RECOVERED, "recovered_dials": RECOVERED_DIALS,
     "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
     "worlds": WORLD_ROWS, "worlds_300": LASTING, "worlds_300_plain_rate": PLAIN_RATE,
     "worlds_groups": SIZES, "worlds_defaults": CHANGED,

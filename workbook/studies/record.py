@@ -51,7 +51,6 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "confidence_tuning": "topics.drift.study:tuning_study",
     "dose": "topics.flips.study:dose_study",
     "dose_alphabets": "topics.flips.study:dose_alphabets_study",
-    "dose_dials": "topics.flips.study:dose_dials_study",
     "dose_llm": "topics.flips.study:dose_llm_study",
     "equal_weights": "topics.drift.equal_weights:equal_weights_study",
     "equal_weights_tuning": "topics.drift.equal_weights:equal_weights_tuning",
