@@ -1,4 +1,4 @@
-"""What a run can read off its own batches, and neighbours' claims: by hand, by brute force, and as the audit does."""
+"""What a run can read off its own batches: by hand, by brute force, and as the audit does."""
 
 import itertools
 
@@ -16,7 +16,7 @@ from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables
 from workbook.studies.registration import read_registration
 from workbook.theory.decomposition import signal_share
-from workbook.topics.worlds import charts, claims, neighbours, probes
+from workbook.topics.worlds import charts, claims, probes
 from workbook.topics.worlds.outcomes import OPEN
 from workbook.views.style import to_spec
 
@@ -48,21 +48,14 @@ def folder(tmp_path_factory):
                 folder, "worlds_probes", scale, unit,
                 readings=made_readings(rng, signal), truth=pd.DataFrame(truth),
             )  # fmt: skip
-            tokens = pd.DataFrame(rng.integers(1, 99, (5, 4)), columns=["tokens", "idle", "credit2", "exceeding2"])
-            rare = pd.DataFrame({"rare": [False, True], "credit": rng.random(2)})
-            runs = pd.DataFrame({"batch": [4, 0, 8], "logp_right": rng.normal(size=3), "arm": "dr_grpo"})
-            parts = {"entropy": tokens.assign(fifth=range(5), world=scale), "rare": rare, "runs": runs}
-            signs = pd.DataFrame({"third": range(3), "right": rng.random(3)})
-            write(folder, "worlds_neighbours", scale, unit, **parts, signs=signs)
-            write(folder, "worlds", scale, unit, runs=runs)
             errors = pd.DataFrame({"bias": [0.02 * (scale == "world:free")], "square": [0.0004]})
             write(folder, "worlds_values", scale, unit, errors=errors)
     return folder
 
 
-@pytest.mark.parametrize("study", ["worlds_probes", "worlds_neighbours"])
-def test_every_registered_row_is_measured_as_the_audit_does(folder, study):
-    registered, seen = read_registration(study), set()
+def test_every_registered_row_is_measured_as_the_audit_does(folder):
+    study, seen = "worlds_probes", set()
+    registered = read_registration(study)
     for place in (study, f"{study}@worlds"):
         for key, number in claims.MEASURES.get(place, {}).items():
             scale = registered.outcomes[key].scales[-1]
@@ -129,27 +122,3 @@ def test_a_run_is_read_at_its_checkpoints(monkeypatch):
     assert truth["value"].is_monotonic_increasing
     silent = read.assign(seed=0, **{name: 0.0 for name in read if name.endswith("2")})
     assert (probes.probe_readings(silent)[[*probes.PARTS]] == 0).all(axis=None), "nothing pushed, no credit"
-
-
-def test_the_chance_of_a_right_sign_is_that_of_two_binomials():
-    before, after = torch.tensor([0.3, 0.6, 0.0]), torch.tensor([0.5, 0.1, 1.0])
-    pmf = lambda value: stats.binom.pmf(range(9), 8, value)  # noqa: E731
-    for v, w, chance in zip(before, after, neighbours.sign_chance(before, after), strict=True):
-        joint = np.outer(pmf(w), pmf(v)) if w > v else np.outer(pmf(v), pmf(w))
-        assert float(chance) == pytest.approx(np.tril(joint, -1).sum() + np.trace(joint) / 2, abs=1e-6)
-
-
-def test_tokens_are_cut_by_entropy_place_and_rarity():
-    bench = Bench("tiny")
-    tokens = neighbours.credit_table(bench.policy, bench.task, bench.rollouts)
-    table = neighbours.by_entropy(tokens)
-    assert table["tokens"].sum() == len(tokens)
-    assert np.ptp(table["tokens"]) <= 1
-    assert tokens[tokens["fifth"] == 4]["entropy"].min() >= tokens[tokens["fifth"] < 4]["entropy"].max()
-    assert table["credit2"].sum() == pytest.approx((tokens["credit"] ** 2).sum())
-    assert tokens.groupby("third")["position"].max().is_monotonic_increasing
-    rare = neighbours.rare_tokens(tokens.assign(logp=-9.0, calm=True)).set_index("rare")
-    assert rare.loc[True, "tokens"] == (tokens["advantage"] > 0).sum()
-    assert np.isnan(rare.loc[False, "credit"])
-    with pytest.raises(ValueError, match="0 or 1"):
-        neighbours.credit_table(bench.policy, bench.task, probes.replace(bench.rollouts, rewards=torch.rand(48)))

@@ -643,7 +643,7 @@ for name, own_twin in (("length", True), ("scaling", False), ("clip", True), ("s
     CHANGED |= {f"Q4 tax, {name}": end_ratio("tax", name, twin), f"Q4 twin, {name}": off_gradient(twin)}
     CHANGED[f"Q4 plain tax, {name}"] = end_ratio("tax", name, "dr_grpo")
 
-# --- worlds_probes: what a batch says of itself against the exact share of signal, by rank; worlds_neighbours
+# --- worlds_probes: what a batch says of itself against the exact share of signal, by rank
 def share_of(parts, size=16, prefix=""):
     """Share of signal by so many parts of each reading of so many batches; 0 where nothing is pushed."""
     def read(rows):
@@ -701,29 +701,6 @@ OWN_PROBES |= {f"Q5 {name}": ranks(column(name)) for name in ("mixed", "spread",
 OWN_PROBES |= {"Q5 one run": ranks_within(8), "Q5 one batch": ranks_within(1), "Q5 overstated": overstated}
 OWN_PROBES |= {"Q5 plain": own_share(), "Q5 permuted": own_share("permuted_")}
 
-def of_entropy(part, whole, top, of_top):
-    def number(rows):
-        high = rows[rows["fifth"] == 4]
-        return (high if top else rows)[part].sum() / (high if of_top else rows)[whole].sum()
-    return lambda u: each(u.table("entropy"), number)
-
-def sign_right(third):
-    return lambda u: one(u.table("signs"), "right", third=third)
-
-def fallen(rows):
-    rows = rows.sort_values("batch")["logp_right"]
-    return rows.iloc[-1] - rows.iloc[0]
-
-NEIGHBOURS = {
-    "N1": of_entropy("credit2", "credit2", True, False), "N1 idle": of_entropy("idle", "tokens", True, True),
-    "N1 exceeds": of_entropy("exceeding2", "credit2", False, False),
-    "N2": lambda u: sign_right(2)(u) - sign_right(0)(u), "N2 early": sign_right(0),
-    "N3": lambda u: one(u.table("rare"), "credit", rare=True) - one(u.table("rare"), "credit", rare=False),
-    "N4": lambda u: each(u.table("runs"), fallen),
-    "N4 plain": lambda u: each(at(Units("worlds", u.scale, 10, u.results).table("runs"), arm="dr_grpo"), fallen)[
-        each(u.table("runs"), fallen).index],
-}
-
 # --- tuned language models: the same definitions, of tables of the same form
 def longer(units):
     runs = units.table("runs")
@@ -757,5 +734,5 @@ DEFINITIONS = {
     "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
     "worlds": WORLD_ROWS, "worlds_300": LASTING, "worlds_300_plain_rate": PLAIN_RATE,
     "worlds_groups": SIZES, "worlds_defaults": CHANGED,
-    "worlds_probes": OWN_PROBES, "worlds_neighbours": NEIGHBOURS,
+    "worlds_probes": OWN_PROBES,
 }

@@ -10,7 +10,6 @@ import pandas as pd
 
 from workbook.statistics import logs, pseudo_values, t_interval
 from workbook.studies.record import Tables, Void
-from workbook.topics.worlds import neighbours
 from workbook.topics.worlds.arena_outcomes import beside_plain, read_rule, rule_ends
 from workbook.topics.worlds.outcomes import EXACT, PLAIN, law, lead, over_worlds, points, predicted, read, world_tables
 from workbook.topics.worlds.probes import BEST, PROBES, agreement, overstated, own_agreement, unit_reading
@@ -127,5 +126,4 @@ MEASURES = {
         "Q5 plain": partial(unit_reading, column=BEST),
         "Q5 permuted": partial(unit_reading, column=f"permuted_{BEST}"),
     },
-    "worlds_neighbours": neighbours.MEASURES,
 }
