@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import yaml
-from scipy import stats
 
 from audit.reckoning import WORLDS, Missing, Units, Void, at, each, interval, logs, one
 
@@ -643,64 +642,6 @@ for name, own_twin in (("length", True), ("scaling", False), ("clip", True), ("s
     CHANGED |= {f"Q4 tax, {name}": end_ratio("tax", name, twin), f"Q4 twin, {name}": off_gradient(twin)}
     CHANGED[f"Q4 plain tax, {name}"] = end_ratio("tax", name, "dr_grpo")
 
-# --- worlds_probes: what a batch says of itself against the exact share of signal, by rank
-def share_of(parts, size=16, prefix=""):
-    """Share of signal by so many parts of each reading of so many batches; 0 where nothing is pushed."""
-    def read(rows):
-        sums = rows.assign(reading=rows["draw"] // size).groupby(["seed", "batch", "reading"]).sum(numeric_only=True)
-        whole, own = sums[f"{prefix}whole2"], sums[prefix + {2: "halves2", 4: "quarters2", 8: "prompts2"}[parts]]
-        return ((1 - own / whole) / (1 - 1 / parts)).where(whole > 0, 0.0)
-    return read
-
-def counted(units):
-    """Worlds whose exact values are as exact as was allowed: their exact share rests on them."""
-    known = {k: Units("worlds_values", world.scale, 10, world.results) for k, world in units.worlds.items()}
-    return {k: world for k, world in units.worlds.items() if not far_off(known[k])}
-
-def probe_and_truth(units, read):
-    """A row per world and checkpoint: probe, truth."""
-    parts = {}
-    for k, world in counted(units).items():
-        squares = world.table("truth").groupby("batch")[["mean2", "total2"]].sum()
-        probe = read(world.table("readings")).groupby("batch").mean()
-        parts[k] = pd.DataFrame({"probe": probe, "truth": squares["mean2"] / squares["total2"]})
-    if not parts:
-        raise Missing
-    return pd.concat(parts, names=["world"])
-
-def rank(table):
-    return stats.spearmanr(table["probe"], table["truth"]).statistic
-
-def ranks(read):
-    def number(units):
-        table = probe_and_truth(units, read)
-        worlds, whole = table.index.unique("world"), rank(table)
-        n = len(worlds)
-        return pd.Series({k: n * whole - (n - 1) * rank(table.drop(k, level="world")) for k in worlds})
-    return number
-
-def ranks_within(size):
-    def number(world):
-        probe = share_of(8, size)(world.table("readings")).rename("probe").reset_index()
-        truth = world.table("truth").assign(truth=lambda t: t["mean2"] / t["total2"])
-        return rank(probe.merge(truth[["seed", "batch", "truth"]]))
-    return lambda units: pd.Series({k: number(world) for k, world in counted(units).items()}, dtype=float)
-
-def overstated(units):
-    means = probe_and_truth(units, share_of(8)).groupby("world").mean()
-    return logs(np.log(means["probe"]) - np.log(means["truth"]))
-
-def own_share(prefix=""):
-    return lambda u: share_of(8, prefix=prefix)(u.table("readings")).groupby("seed").mean()
-
-def column(name):
-    return lambda rows: rows.groupby(["seed", "batch"])[name].mean()
-
-OWN_PROBES = {"Q5": ranks(share_of(8)), "Q5 halves": ranks(share_of(2)), "Q5 quarters": ranks(share_of(4))}
-OWN_PROBES |= {f"Q5 {name}": ranks(column(name)) for name in ("mixed", "spread", "follows", "reset gap", "value gap")}
-OWN_PROBES |= {"Q5 one run": ranks_within(8), "Q5 one batch": ranks_within(1), "Q5 overstated": overstated}
-OWN_PROBES |= {"Q5 plain": own_share(), "Q5 permuted": own_share("permuted_")}
-
 # --- tuned language models: the same definitions, of tables of the same form
 def longer(units):
     runs = units.table("runs")
@@ -734,5 +675,4 @@ DEFINITIONS = {
     "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
     "worlds": WORLD_ROWS, "worlds_300": LASTING, "worlds_300_plain_rate": PLAIN_RATE,
     "worlds_groups": SIZES, "worlds_defaults": CHANGED,
-    "worlds_probes": OWN_PROBES,
 }

@@ -71,7 +71,6 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "worlds_300_plain_rate": "topics.worlds.study:plain_rate_study",
     "worlds_defaults": "topics.worlds.questions:defaults_study",
     "worlds_groups": "topics.worlds.questions:groups_study",
-    "worlds_probes": "topics.worlds.probes:probes_study",
     "worlds_rates": "topics.worlds.study:rates_study",
     "worlds_start": "topics.worlds.study:start_study",
     "worlds_values": "topics.worlds.study:values_study",

@@ -165,18 +165,3 @@ def _batch_baseline(values: Float[Tensor, " P"], group_size: int, others: Float[
     high = (1 - (1 + others + rest) / batch) * (others < group_size - 1)
     low = -(others + rest) / batch * (others > 0)
     return high - low
-
-
-def signal_share(whole2, parts2, parts: int):
-    """Share of signal in the squared length of an update that is a sum of independent parts: |E g|^2 / E |g|^2.
-
-        (|g|^2 - sum_k |g_k|^2) P / (P - 1) / |g|^2          whole2 = |g|^2, parts2 = sum_k |g_k|^2, P parts
-
-    since <g_j, g_k> of parts that share no prompt is |E g|^2 / P^2 in expectation: below 0 by chance where nothing is
-    learned. With the simple noise scale of arXiv 1812.06162 it is B / (B + B_simple). whole2, parts2: numbers, or sums
-    of them over batches. NaN where nothing is pushed.
-
-    >>> signal_share(4.0, 2.0, 2), signal_share(2.0, 2.0, 2)  # two equal parts; two at a right angle
-    (1.0, 0.0)
-    """
-    return (whole2 - parts2) * parts / (parts - 1) / whole2

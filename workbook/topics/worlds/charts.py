@@ -10,11 +10,10 @@ import pandas as pd
 from workbook.statistics import t_interval, unit_curve
 from workbook.studies.record import Tables
 from workbook.topics.worlds.outcomes import EXACT, PLAIN, Law, lead, unit_outcomes, world_name
-from workbook.topics.worlds.probes import PROBES, rank_agreement
 from workbook.topics.worlds.question_claims import AHEAD, BIAS, SIGNAL, TAX
 from workbook.topics.worlds.questions import ASKED, GROUPS, PAIRS, TWINS
 from workbook.views.figures import INTERVAL, bars, cells, panels, rule, series
-from workbook.views.style import SERIES, describe_rows, diverging, finish, limit, panel_title, titled, tooltips
+from workbook.views.style import SERIES, describe_rows, diverging, finish, limit, titled, tooltips
 
 NAMES = {
     EXACT: "known credit", PLAIN: "plain", "positive_only": "positive-only", "negative_token_filtering": "filtering",
@@ -165,28 +164,3 @@ def defaults_chart(table: pd.DataFrame):
     described = describe_rows(table, "part", "default", "weights", interval=True)
     rows = [alt.hconcat(*charts[k : k + 2], spacing=14) for k in range(0, len(charts), 2)]
     return panels(rows, "What four settings leave", note, described, vertical=True)
-
-
-def probe_chart(points: pd.DataFrame):
-    """A panel per probe: what it reads against the exact share of signal, a point per world and checkpoint.
-
-    points: of `probes.probe_points`.
-    """
-    table = points.assign(after=[f"after {batch} batches" for batch in points["batch"]])
-    names, charts = table["after"].drop_duplicates().tolist(), []
-    color = alt.Color("after:N", title=None, sort=names).scale(domain=names, range=SERIES[: len(names)])
-    color = color.legend(orient="bottom")
-    base = alt.Chart(table).mark_point(filled=True, size=45, opacity=0.9).properties(width=190, height=130)
-    base = base.encode(x=alt.X("share:Q", title="share of signal, exact"), color=color)
-    base = base.encode(shape=alt.Shape("after:N", title=None, sort=names).scale(domain=names))
-    for probe in PROBES:
-        chart = base.encode(y=alt.Y(f"{probe}:Q", title=None).scale(zero=False))
-        chart = chart.encode(tooltip=tooltips(table, "world", "after", "share", probe))
-        charts.append(chart.properties(title=panel_title(f"{probe} (rank {rank_agreement(points, probe):.2f})")))
-    return panels(
-        [alt.hconcat(*charts[k : k + COLUMNS], spacing=14) for k in range(0, len(charts), COLUMNS)],
-        "What a run can read off its own batches, against the share of signal in its update",
-        "a point per world and checkpoint of a plain run, means over policies; rank: Spearman's correlation",
-        f"{PROBES[0]}: {describe_rows(table, 'world', 'after', value=PROBES[0])}",
-        vertical=True,
-    )
