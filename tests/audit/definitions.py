@@ -211,8 +211,6 @@ ALPHABETS = {
         lambda alphabets: contrasted(P, 64, {"alphabets": alphabets}), {"alphabets": 64}, {"alphabets": 4}
     ),
 }
-LEVELS = {"width": (32, 128), "length": (3, 6), "training": (300, 1200)}
-COLUMN = {"width": "width", "length": "operands", "training": "sft_steps"}
 
 # --- mass: who holds coupling, who moves, what the output layer predicts
 def pairs(units, weights, opposite):
@@ -259,7 +257,7 @@ MASS = {
     "H4 unsure": trained("agreement, unsure", "size", min),
 }
 
-# --- recovered, its dials and members: what part of a step's movement is signal, bias and noise
+# --- recovered and its dials: what part of a step's movement is signal, bias and noise
 STEP = {"axis": "rule", "prompts": 16, "group_size": 8}
 SIGNAL = ("own_signal", "coupled_signal")
 
@@ -301,10 +299,6 @@ RECOVERED_DIALS = {
     "S6": dialled("alphabets", 16, SIGNAL),
     "S6 style": dialled("alphabets", 16, ["coupled_noise"]),
     "S7": dialled("confidence", 0.7, SIGNAL),
-}
-MEMBERS = {
-    f"S1 {name}": apart(*(share(*SIGNAL, dial=COLUMN[name], level=float(level)) for level in (high, low)))
-    for name, (low, high) in LEVELS.items()
 }
 
 # --- training_curves: runs of arms at one learning rate, in pairs and in groups of eight
@@ -672,7 +666,7 @@ DEFINITIONS = {
     "dose_alphabets": ALPHABETS,
     "batch_one_prompt": {f"{claim} one prompt": ordered(order, level=1) for claim, order in ORDERS.items()},
     "mass": MASS, "recovered": RECOVERED, "recovered_dials": RECOVERED_DIALS,
-    "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
+    "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
     "worlds": WORLD_ROWS, "worlds_300": LASTING, "worlds_300_plain_rate": PLAIN_RATE,
     "worlds_groups": SIZES, "worlds_defaults": CHANGED,
 }

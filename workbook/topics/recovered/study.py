@@ -20,7 +20,7 @@ from torch import Tensor
 from workbook.probes.recovered import CreditRecovered, credit_recovered, exact_gradient
 from workbook.probes.values import TokenValues, exact_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.bench import Bench, joined, over_dials
+from workbook.studies.bench import Bench, joined
 
 GROUP_SIZES = (2, 4, 8, 16, 32, 64)  # at PROMPTS prompts
 PROMPT_COUNTS = (1, 4, 16, 64)  # at GROUP_SIZE rollouts
@@ -28,7 +28,7 @@ PROMPTS, GROUP_SIZE = 16, 8
 EQUAL = ((64, 2), (32, 4), (16, 8), (8, 16), (4, 32))  # prompts, rollouts: 128 in all
 RULES = ("grpo", "dr_grpo", "reinforce", "positive_only", "negative_only", "oracle", "permuted")
 RULE = "grpo"
-DRAWS = 4  # of the pools, in a unit of the study recovered; the other two studies have one
+DRAWS = 4  # of the pools, in a unit of the study recovered; the other study has one
 MEASURED = 48  # tokens of each class, in as many rollouts
 HELD_OUT = 32  # prompts of the gradient that a step should have outside its batch
 DIALS = (("none", 0), ("alphabets", 4), ("alphabets", 16), ("alphabets", 64), ("confidence", 0.9), ("confidence", 0.7))
@@ -72,11 +72,6 @@ def recovered_dials_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """The same tables at one setting, on the unit's members of the family with other dials: columns dial and level."""
     dials = DIALS if bench.scale.name == "family" else DIALS[:1]
     return joined((*dial, _base(bench if dial[0] == "none" else bench.dialled(**dict([dial])))) for dial in dials)
-
-
-def recovered_members_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """The same on the unit's members of other width, length and supervised training."""
-    return joined(over_dials(bench, _base))
 
 
 def _base(bench: Bench) -> dict[str, pd.DataFrame]:
