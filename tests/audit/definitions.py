@@ -257,13 +257,13 @@ MASS = {
     "H4 unsure": trained("agreement, unsure", "size", min),
 }
 
-# --- recovered and its dials: what part of a step's movement is signal, bias and noise
+# --- recovered: what part of a step's movement is signal, bias and noise
 STEP = {"axis": "rule", "prompts": 16, "group_size": 8}
 SIGNAL = ("own_signal", "coupled_signal")
 
-def share(*columns, category="all", rule="grpo", **place):
+def share(*columns, category="all", rule="grpo"):
     def number(units):
-        rows = at(units.table("shares"), **(place or STEP), rule=rule, category=category)
+        rows = at(units.table("shares"), **STEP, rule=rule, category=category)
         return each(rows, lambda draws: draws[list(columns)].sum(axis=1, skipna=False).mean())
     return number
 
@@ -283,9 +283,6 @@ def held_out(prompts, group_size):
 def apart(first, second):
     return lambda units: first(units) - second(units)
 
-def dialled(dial, level, columns):
-    return apart(share(*columns, dial=dial, level=float(level)), share(*columns, dial="none"))
-
 RECOVERED = {
     "S1": share(*SIGNAL), "S1 weights": update("signal"), "S1 oracle": share(*SIGNAL, rule="oracle"),
     "S1 coupling": share("coupled_signal", "coupled_bias", "coupled_noise"), "S3 cosine": update("expected_cosine"),
@@ -294,11 +291,6 @@ RECOVERED = {
     "S4": octaves, "S4 held out": apart(held_out(4, 32), held_out(64, 2)),
     "S5": apart(update("signal", "positive_only"), update("signal")),
     "S5 negative": apart(update("signal", "negative_only"), update("signal")),
-}
-RECOVERED_DIALS = {
-    "S6": dialled("alphabets", 16, SIGNAL),
-    "S6 style": dialled("alphabets", 16, ["coupled_noise"]),
-    "S7": dialled("confidence", 0.7, SIGNAL),
 }
 
 # --- training_curves: runs of arms at one learning rate, in pairs and in groups of eight
@@ -665,7 +657,7 @@ DEFINITIONS = {
     "arena": ARENA, "batch_composition": BATCHES, "cancelled": CANCELLED, "confidence": CONFIDENCE, "dose": DOSE,
     "dose_alphabets": ALPHABETS,
     "batch_one_prompt": {f"{claim} one prompt": ordered(order, level=1) for claim, order in ORDERS.items()},
-    "mass": MASS, "recovered": RECOVERED, "recovered_dials": RECOVERED_DIALS,
+    "mass": MASS, "recovered": RECOVERED,
     "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
     "worlds": WORLD_ROWS, "worlds_300": LASTING, "worlds_300_plain_rate": PLAIN_RATE,
     "worlds_groups": SIZES, "worlds_defaults": CHANGED,

@@ -11,7 +11,7 @@ role "tuning" its others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
@@ -135,15 +135,6 @@ class Bench:
         scale = self.scale
         rollouts = sample_rollouts(self.policy, self.task, prompts, scale.group_size, seed, scale.max_new_tokens)
         return categorized(rollouts)
-
-
-def joined(parts: Iterable[tuple[str, float, dict[str, pd.DataFrame]]]) -> dict[str, pd.DataFrame]:
-    """The tables of several members below one another, with columns dial and level."""
-    rows: dict[str, list[pd.DataFrame]] = {}
-    for dial, level, made in parts:
-        for name, table in made.items():
-            rows.setdefault(name, []).append(table.assign(dial=dial, level=float(level)))
-    return {name: pd.concat(tables, ignore_index=True) for name, tables in rows.items()}
 
 
 def distinct_rollouts(bench: Bench, kept: int, drawn: int | None = None) -> Rollouts:

@@ -59,7 +59,6 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "mass": "topics.coupling.study:mass_study",
     "minibatches": "topics.batching.steps:minibatches_study",
     "recovered": "topics.recovered.study:recovered_study",
-    "recovered_dials": "topics.recovered.study:recovered_dials_study",
     "smollm2_probes": "topics.language.study:probes_study",
     "smollm2_rates": "topics.language.training:rates_study",
     "smollm2_training": "topics.language.training:training_study",
