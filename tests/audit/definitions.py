@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import yaml
-from scipy import stats
 
 from audit.reckoning import WORLDS, Missing, Units, Void, at, each, interval, logs, one
 
@@ -134,7 +133,7 @@ CONFIDENCE = {
     "D8 compute": of_runs(compute), "D9": by_doubling, "D9 mechanism": lambda u: energy(16)(u) - energy(2)(u),
 }
 
-# --- dose, dose_alphabets, dose_dials: one step against how many prompts push in it
+# --- dose, dose_alphabets: one step against how many prompts push in it
 def rate(column="crossed", tokens="all", prompts=256, **place):
     return lambda units: one(units.table("rates"), column, tokens=tokens, prompts=prompts, **place)
 
@@ -212,12 +211,6 @@ ALPHABETS = {
         lambda alphabets: contrasted(P, 64, {"alphabets": alphabets}), {"alphabets": 64}, {"alphabets": 4}
     ),
 }
-LEVELS = {"width": (32, 128), "length": (3, 6), "training": (300, 1200)}
-COLUMN = {"width": "width", "length": "operands", "training": "sft_steps"}
-DIALS = {"H1 dials prediction": miss("dial", "level")}
-for name, (low, high) in LEVELS.items():
-    dial = {"dial": COLUMN[name]}
-    DIALS[f"H1 {name}"] = differs(follows, dial | {"level": high}, dial | {"level": low})
 
 # --- mass: who holds coupling, who moves, what the output layer predicts
 def pairs(units, weights, opposite):
@@ -264,13 +257,13 @@ MASS = {
     "H4 unsure": trained("agreement, unsure", "size", min),
 }
 
-# --- recovered, its dials and members: what part of a step's movement is signal, bias and noise
+# --- recovered: what part of a step's movement is signal, bias and noise
 STEP = {"axis": "rule", "prompts": 16, "group_size": 8}
 SIGNAL = ("own_signal", "coupled_signal")
 
-def share(*columns, category="all", rule="grpo", **place):
+def share(*columns, category="all", rule="grpo"):
     def number(units):
-        rows = at(units.table("shares"), **(place or STEP), rule=rule, category=category)
+        rows = at(units.table("shares"), **STEP, rule=rule, category=category)
         return each(rows, lambda draws: draws[list(columns)].sum(axis=1, skipna=False).mean())
     return number
 
@@ -290,9 +283,6 @@ def held_out(prompts, group_size):
 def apart(first, second):
     return lambda units: first(units) - second(units)
 
-def dialled(dial, level, columns):
-    return apart(share(*columns, dial=dial, level=float(level)), share(*columns, dial="none"))
-
 RECOVERED = {
     "S1": share(*SIGNAL), "S1 weights": update("signal"), "S1 oracle": share(*SIGNAL, rule="oracle"),
     "S1 coupling": share("coupled_signal", "coupled_bias", "coupled_noise"), "S3 cosine": update("expected_cosine"),
@@ -301,15 +291,6 @@ RECOVERED = {
     "S4": octaves, "S4 held out": apart(held_out(4, 32), held_out(64, 2)),
     "S5": apart(update("signal", "positive_only"), update("signal")),
     "S5 negative": apart(update("signal", "negative_only"), update("signal")),
-}
-RECOVERED_DIALS = {
-    "S6": dialled("alphabets", 16, SIGNAL),
-    "S6 style": dialled("alphabets", 16, ["coupled_noise"]),
-    "S7": dialled("confidence", 0.7, SIGNAL),
-}
-MEMBERS = {
-    f"S1 {name}": apart(*(share(*SIGNAL, dial=COLUMN[name], level=float(level)) for level in (high, low)))
-    for name, (low, high) in LEVELS.items()
 }
 
 # --- training_curves: runs of arms at one learning rate, in pairs and in groups of eight
@@ -647,87 +628,6 @@ for name, own_twin in (("length", True), ("scaling", False), ("clip", True), ("s
     CHANGED |= {f"Q4 tax, {name}": end_ratio("tax", name, twin), f"Q4 twin, {name}": off_gradient(twin)}
     CHANGED[f"Q4 plain tax, {name}"] = end_ratio("tax", name, "dr_grpo")
 
-# --- worlds_probes: what a batch says of itself against the exact share of signal, by rank; worlds_neighbours
-def share_of(parts, size=16, prefix=""):
-    """Share of signal by so many parts of each reading of so many batches; 0 where nothing is pushed."""
-    def read(rows):
-        sums = rows.assign(reading=rows["draw"] // size).groupby(["seed", "batch", "reading"]).sum(numeric_only=True)
-        whole, own = sums[f"{prefix}whole2"], sums[prefix + {2: "halves2", 4: "quarters2", 8: "prompts2"}[parts]]
-        return ((1 - own / whole) / (1 - 1 / parts)).where(whole > 0, 0.0)
-    return read
-
-def counted(units):
-    """Worlds whose exact values are as exact as was allowed: their exact share rests on them."""
-    known = {k: Units("worlds_values", world.scale, 10, world.results) for k, world in units.worlds.items()}
-    return {k: world for k, world in units.worlds.items() if not far_off(known[k])}
-
-def probe_and_truth(units, read):
-    """A row per world and checkpoint: probe, truth."""
-    parts = {}
-    for k, world in counted(units).items():
-        squares = world.table("truth").groupby("batch")[["mean2", "total2"]].sum()
-        probe = read(world.table("readings")).groupby("batch").mean()
-        parts[k] = pd.DataFrame({"probe": probe, "truth": squares["mean2"] / squares["total2"]})
-    if not parts:
-        raise Missing
-    return pd.concat(parts, names=["world"])
-
-def rank(table):
-    return stats.spearmanr(table["probe"], table["truth"]).statistic
-
-def ranks(read):
-    def number(units):
-        table = probe_and_truth(units, read)
-        worlds, whole = table.index.unique("world"), rank(table)
-        n = len(worlds)
-        return pd.Series({k: n * whole - (n - 1) * rank(table.drop(k, level="world")) for k in worlds})
-    return number
-
-def ranks_within(size):
-    def number(world):
-        probe = share_of(8, size)(world.table("readings")).rename("probe").reset_index()
-        truth = world.table("truth").assign(truth=lambda t: t["mean2"] / t["total2"])
-        return rank(probe.merge(truth[["seed", "batch", "truth"]]))
-    return lambda units: pd.Series({k: number(world) for k, world in counted(units).items()}, dtype=float)
-
-def overstated(units):
-    means = probe_and_truth(units, share_of(8)).groupby("world").mean()
-    return logs(np.log(means["probe"]) - np.log(means["truth"]))
-
-def own_share(prefix=""):
-    return lambda u: share_of(8, prefix=prefix)(u.table("readings")).groupby("seed").mean()
-
-def column(name):
-    return lambda rows: rows.groupby(["seed", "batch"])[name].mean()
-
-OWN_PROBES = {"Q5": ranks(share_of(8)), "Q5 halves": ranks(share_of(2)), "Q5 quarters": ranks(share_of(4))}
-OWN_PROBES |= {f"Q5 {name}": ranks(column(name)) for name in ("mixed", "spread", "follows", "reset gap", "value gap")}
-OWN_PROBES |= {"Q5 one run": ranks_within(8), "Q5 one batch": ranks_within(1), "Q5 overstated": overstated}
-OWN_PROBES |= {"Q5 plain": own_share(), "Q5 permuted": own_share("permuted_")}
-
-def of_entropy(part, whole, top, of_top):
-    def number(rows):
-        high = rows[rows["fifth"] == 4]
-        return (high if top else rows)[part].sum() / (high if of_top else rows)[whole].sum()
-    return lambda u: each(u.table("entropy"), number)
-
-def sign_right(third):
-    return lambda u: one(u.table("signs"), "right", third=third)
-
-def fallen(rows):
-    rows = rows.sort_values("batch")["logp_right"]
-    return rows.iloc[-1] - rows.iloc[0]
-
-NEIGHBOURS = {
-    "N1": of_entropy("credit2", "credit2", True, False), "N1 idle": of_entropy("idle", "tokens", True, True),
-    "N1 exceeds": of_entropy("exceeding2", "credit2", False, False),
-    "N2": lambda u: sign_right(2)(u) - sign_right(0)(u), "N2 early": sign_right(0),
-    "N3": lambda u: one(u.table("rare"), "credit", rare=True) - one(u.table("rare"), "credit", rare=False),
-    "N4": lambda u: each(u.table("runs"), fallen),
-    "N4 plain": lambda u: each(at(Units("worlds", u.scale, 10, u.results).table("runs"), arm="dr_grpo"), fallen)[
-        each(u.table("runs"), fallen).index],
-}
-
 # --- tuned language models: the same definitions, of tables of the same form
 def longer(units):
     runs = units.table("runs")
@@ -757,9 +657,8 @@ DEFINITIONS = {
     "arena": ARENA, "batch_composition": BATCHES, "cancelled": CANCELLED, "confidence": CONFIDENCE, "dose": DOSE,
     "dose_alphabets": ALPHABETS,
     "batch_one_prompt": {f"{claim} one prompt": ordered(order, level=1) for claim, order in ORDERS.items()},
-    "dose_dials": DIALS, "mass": MASS, "recovered": RECOVERED, "recovered_dials": RECOVERED_DIALS,
-    "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
+    "mass": MASS, "recovered": RECOVERED,
+    "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
     "worlds": WORLD_ROWS, "worlds_300": LASTING, "worlds_300_plain_rate": PLAIN_RATE,
     "worlds_groups": SIZES, "worlds_defaults": CHANGED,
-    "worlds_probes": OWN_PROBES, "worlds_neighbours": NEIGHBOURS,
 }

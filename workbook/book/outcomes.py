@@ -134,8 +134,7 @@ def findings_markdown(folded: bool = False) -> str:
     chances = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for _, row in curve.iterrows()]
     facts = {"rows": len(rows), "counts": counts, "elsewhere": elsewhere, "older": older}
     facts |= {"prompts": curve["prompts"].max(), "draws": curve["units"].min(), "one": chances[0]}
-    facts |= {"predictions": predictions(kept_ledger())}
-    facts |= {"all": chances[-1], "width": _number("S1 width", False), "q": f"{registered()['S1 width'].q_all:.2g}"}
+    facts |= {"predictions": predictions(kept_ledger()), "all": chances[-1]}
     last = read_findings()["rows"].format(**facts)
     if folded:
         last = f"<details><summary>How many rows, and how sure</summary>\n\n{last}\n\n</details>"

@@ -11,12 +11,11 @@ role "tuning" its others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
 
 import pandas as pd
 
@@ -31,15 +30,12 @@ from workbook.tasks.chain import SEED_CLASSES
 from workbook.theory.choices import check_choice
 from workbook.training.files import write_parquet
 
-T = TypeVar("T")
 UNITS = committed_seeds("unit")  # SFT seeds of the family's policies
 TRAINING_CLASSES = 4  # residue classes of the chain's prompts, 0 to 3, that the units of the family train on
 HELD_OUT, OTHERWISE = 5, 6  # residue class of all held-out prompts, and where the training prompts are of that class
 TUNING_CLASS = 4  # residue class that policies kept for tuning train on; they hold out OTHERWISE, as no unit here does
 HELD_OUT_FROM = 1000  # added to a seed for its held-out prompts
 DRAWS_PER_PROMPT = 4  # prompts drawn from the task for each that is wanted, since one-digit sums repeat
-# levels that studies compare, the middle ones those of every member without this dial
-DIALS = {"width": (32, 64, 128), "operands": (3, 5, 6), "sft_steps": (300, 600, 1200)}
 
 
 class Bench:
@@ -139,29 +135,6 @@ class Bench:
         scale = self.scale
         rollouts = sample_rollouts(self.policy, self.task, prompts, scale.group_size, seed, scale.max_new_tokens)
         return categorized(rollouts)
-
-
-def over_dials(bench: Bench, study: Callable[[Bench], T]) -> Iterator[tuple[str, int, T]]:
-    """(dial, level, what a study makes of the unit's member there) of all DIALS; the unit's own member is studied once.
-
-    At another scale than "family", whose one policy has no dials, its level is the middle one of each.
-    """
-    own = study(bench)
-    for dial, levels in DIALS.items():
-        for level in levels:
-            if level == getattr(Member(0), dial):
-                yield dial, level, own
-            elif bench.scale.name == "family":
-                yield dial, level, study(bench.dialled(**{dial: level}))
-
-
-def joined(parts: Iterable[tuple[str, float, dict[str, pd.DataFrame]]]) -> dict[str, pd.DataFrame]:
-    """The tables of several members below one another, with columns dial and level."""
-    rows: dict[str, list[pd.DataFrame]] = {}
-    for dial, level, made in parts:
-        for name, table in made.items():
-            rows.setdefault(name, []).append(table.assign(dial=dial, level=float(level)))
-    return {name: pd.concat(tables, ignore_index=True) for name, tables in rows.items()}
 
 
 def distinct_rollouts(bench: Bench, kept: int, drawn: int | None = None) -> Rollouts:

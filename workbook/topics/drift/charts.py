@@ -28,7 +28,7 @@ MECHANISMS = {  # what is read at groups of eight, along PPO and GSPO
     "gap": ("value of boosted − suppressed tokens", "reward"),
 }
 OBJECTIVES = dict(zip(CURVE_ARMS[GROUPS], SERIES, strict=True)) | {"clip off": "#222222"}  # one colour in all charts
-LOSS_OUTCOMES = ("every", "shared", "permuted", "silent", "changed")
+LOSS_OUTCOMES = ("every", "shared", "silent")
 SCALES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M, chat"}
 
 

@@ -24,10 +24,10 @@ from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
 from workbook.policies.models import evaluating, private_copy
 from workbook.probes.step import FIELDS, optimizer_of, progress, update
-from workbook.rollouts.sample import Rollouts, end_tokens, sample_rollouts
+from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps, unpadded
 from workbook.studies.bench import Bench
-from workbook.theory.advantages import group_extreme, group_index, group_sum, permute_in_groups, shared_places
+from workbook.theory.advantages import group_extreme, group_index, group_sum, shared_places
 from workbook.theory.weights import cancellation_residual
 from workbook.training.config import CancellationConfig
 from workbook.training.meter import token_pushes
@@ -38,8 +38,6 @@ LEARNING_RATES = {"tiny": 2.5e-4, "bundled": 2.5e-4, "smollm2_chat": 2.5e-6}  # 
 PROMPTS = {"tiny": 6, "bundled": 32, "smollm2_chat": 12}  # by scale, sampled
 GROUPS = {"tiny": 6, "bundled": 32, "smollm2_chat": 3}  # by scale: at most, the first whose rewards differ
 NEW_TOKENS = {"smollm2_chat": 24}  # by scale, where it is not the scale's own
-PERMUTATIONS = 16
-CHANGED = 1e-5  # relative difference of a push from dr_grpo's that counts as a change
 UNCLIPPED = 1e9  # an epsilon that clips nothing
 Scores = tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]  # log-probabilities and entropies, nats
 
@@ -129,8 +127,8 @@ def loss_types_study(bench: Bench) -> dict[str, pd.DataFrame]:
     sampled = half_precision_rollouts(policy, bench.task, PROMPTS[scale.name], scale.group_size, bench.seed, length)
     rollouts, lr = mixed_groups(sampled, GROUPS[scale.name]), LEARNING_RATES[scale.name]
     path = moved_scores(policy, rollouts, lr)
-    drift = drift_of(policy, rollouts, path).assign(lr=lr, prompts=PROMPTS[scale.name])
-    return {"residuals": loss_type_residuals(policy, bench.task, rollouts, path, seed=bench.seed), "drift": drift}
+    drift = drift_of(rollouts, path).assign(lr=lr)
+    return {"residuals": loss_type_residuals(policy, bench.task, rollouts, path), "drift": drift}
 
 
 def mixed_groups(rollouts: Rollouts, most: int | None = None) -> Rollouts:
@@ -240,59 +238,40 @@ def _trainer(policy, task, rollouts: Rollouts, arm: Arm, folder: str) -> GivenSc
 
 
 def loss_type_residuals(
-    policy, task, rollouts: Rollouts, path: dict[int, Scores], arms: tuple[Arm, ...] = ARMS, seed: int = 0
+    policy, task, rollouts: Rollouts, path: dict[int, Scores], arms: tuple[Arm, ...] = ARMS
 ) -> pd.DataFrame:
     """Tabulate the residual that each arm leaves: a row per group, arm and reuse.
 
-    rollouts: of `mixed_groups`.  Columns group, arm, kind, reuse and those of `group_residuals`; changed, for
-    corrections and transforms, the share of the group's tokens whose push is not dr_grpo's.
+    rollouts: of `mixed_groups`.  Columns those of `group_residuals`, arm, kind and reuse.
     """
-    mask, index = rollouts.completion_mask.bool(), group_index(rollouts.group_ids, len(rollouts))
-    base, tables = {}, []
+    tables = []
     for arm in progress(arms, "arms"):
-        advantages, pushes = arm_pushes(policy, task, rollouts, arm, path)
-        base = pushes if arm.name == "dr_grpo" else base
+        _, pushes = arm_pushes(policy, task, rollouts, arm, path)
         for reuse, push in pushes.items():
-            generator = torch.Generator().manual_seed(1_000 * seed + reuse)  # each arm's weights permuted alike
-            table = group_residuals(rollouts, push, advantages, generator)
-            if arm.kind in ("correction", "transform"):
-                differs = ((push - base[reuse]).abs() > CHANGED * base[reuse].abs()) & mask
-                counts = (group_sum(part.double().sum(1), *index) for part in (differs, mask))
-                table["changed"] = torch.div(*counts).cpu().numpy()
-            tables.append(table.assign(arm=arm.name, kind=arm.kind, reuse=reuse))
+            tables.append(group_residuals(rollouts, push).assign(arm=arm.name, kind=arm.kind, reuse=reuse))
     table = pd.concat(tables, ignore_index=True)
     numbers = dict.fromkeys(table.select_dtypes("float64").columns, "float32")
-    return table.astype(numbers | {"group": "int16", "places": "int16", "reuse": "int8"})
+    return table.astype(numbers | {"group": "int16", "reuse": "int8"})
 
 
-def group_residuals(
-    rollouts: Rollouts, pushes: Float[Tensor, "B T"], advantages: Float[Tensor, "B T"], generator: torch.Generator
-) -> pd.DataFrame:
+def group_residuals(rollouts: Rollouts, pushes: Float[Tensor, "B T"]) -> pd.DataFrame:
     """Residual |sum w A| / sum |w A| of each group: 0 cancels, 1 adds up.
 
     Columns: group;
     shared, over places where all rollouts have the same token, averaged over those at which any rollout pushes;
     every, over all places that no rollout ends before, as if the group shared a token there;
-    permuted, `every` with the weights w permuted among the group's rollouts, averaged over 16 permutations: what
-    weights as unequal as these leave if they do not follow the reward;
-    places, the number of shared places;  silent, the share of the group's tokens that do not push.
-    NaN where nothing pushes.  Shapes: pushes and advantages (B, T), pushes 0 outside the loss's mask.
+    silent, the share of the group's tokens that do not push.
+    NaN where nothing pushes.  Shapes: pushes (B, T), 0 outside the loss's mask.
     """
     mask, group_ids, pushes = rollouts.completion_mask.bool(), rollouts.group_ids, pushes.double()
     index, groups = group_index(group_ids, len(rollouts))
     same = shared_places(rollouts.completion_ids, mask, group_ids)
     shared, common = (group_extreme(places.long(), index, groups, "amin").bool() for places in (same, mask))
-    weights, permuted = torch.where(advantages != 0, pushes / advantages, 0.0), []
-    for _ in range(PERMUTATIONS):
-        order = permute_in_groups(torch.arange(len(group_ids)), group_ids.cpu(), generator)
-        permuted.append(_mean_over_places(weights[order] * advantages, group_ids, common))
     idle = group_sum(((pushes == 0) & mask).double().sum(1), index, groups)
     columns = {
         "group": torch.arange(groups),
         "shared": _mean_over_places(pushes, group_ids, shared),
         "every": _mean_over_places(pushes, group_ids, common),
-        "permuted": torch.stack(permuted).mean(0),
-        "places": shared.sum(1),
         "silent": idle / group_sum(mask.double().sum(1), index, groups),
     }
     return pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
@@ -305,26 +284,19 @@ def _mean_over_places(pushes: Tensor, group_ids: Tensor, places: Bool[Tensor, "g
     return (residual * pushing).sum(1) / pushing.sum(1)
 
 
-def drift_of(policy, rollouts: Rollouts, path: dict[int, Scores]) -> pd.DataFrame:
-    """Tabulate how far the policy had moved at each reuse, a row each, beside what the unit's rollouts are like.
+def drift_of(rollouts: Rollouts, path: dict[int, Scores]) -> pd.DataFrame:
+    """Tabulate how far the policy had moved at each reuse, a row each, beside how unequal its rollouts' lengths are.
 
     Columns reuse; drift and shared_drift, root mean square log-ratio (nats) of all tokens and of position-shared ones;
-    mismatch, root mean square difference (nats) to the sampler's log-probability; truncated and shared, shares of
-    rollouts and tokens; length_sd, tokens.
+    length_sd, tokens.
     """
     mask, start = rollouts.completion_mask.bool(), path[min(path)][0]
-    same, lengths = shared_places(rollouts.completion_ids, mask, rollouts.group_ids), mask.sum(1)
-    last = rollouts.completion_ids.gather(1, lengths[:, None] - 1).squeeze(1)
+    same = shared_places(rollouts.completion_ids, mask, rollouts.group_ids)
+    length_sd = float(mask.sum(1).double().std())
 
     def rms(values: Tensor) -> float:
         return float(values.double().square().mean().sqrt())
 
-    unit = {
-        "mismatch": rms((start - rollouts.old_logps)[mask]),
-        "truncated": float((~torch.isin(last, last.new_tensor(end_tokens(policy)))).double().mean()),
-        "length_sd": float(lengths.double().std()),
-        "shared": float(same.sum() / mask.sum()),
-    }
     moved = {reuse: now - start for reuse, (now, _) in path.items()}
-    rows = [{"reuse": r, "drift": rms(m[mask]), "shared_drift": rms(m[same])} | unit for r, m in moved.items()]
-    return pd.DataFrame(rows)
+    rows = [{"reuse": r, "drift": rms(m[mask]), "shared_drift": rms(m[same])} for r, m in moved.items()]
+    return pd.DataFrame(rows).assign(length_sd=length_sd)

@@ -1,4 +1,4 @@
-"""Studies dose, dose_alphabets and dose_dials: H1, H5, H6, R1, R3 and R5 by the number of prompts that push in a step.
+"""Studies dose and dose_alphabets: H1, H5, H6, R1, R3 and R5 by the number of prompts that push in a step.
 
 One set of small steps per policy gives every number of prompts (`workbook.probes.dose`). What was registered:
 data/results/<study>/registration.yaml; what is judged by it: `workbook.topics.flips.claims`.
@@ -33,7 +33,7 @@ from workbook.probes.dose import (
 )
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr, permuted_advantages
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.bench import DRAWS_PER_PROMPT, Bench, distinct_rollouts, joined, over_dials
+from workbook.studies.bench import DRAWS_PER_PROMPT, Bench, distinct_rollouts
 from workbook.theory.choices import check_choice
 from workbook.topics.flips.probe import EPSILONS, column_shares, token_flips
 
@@ -44,7 +44,6 @@ SIZES = {  # prompts sampled, measured and in a bundle; prompts of the real step
     "tiny": (12, 4, 2, 4, (2, 4)),
     "family": (570, MEASURED, BUNDLE, 256, (16, 64, 256)),
     "alphabets": (300, 16, BUNDLE, 0, ()),
-    "dials": (160, 16, BUNDLE, 0, ()),
 }
 LANGUAGE_MODELS = {  # prompts that push, that are measured, in a bundle; tokens that push alone
     "tiny": (4, 2, 2, 2),
@@ -82,11 +81,6 @@ def dose_alphabets_study(bench: Bench) -> dict[str, pd.DataFrame]:
         for count, member in ((count, bench.dialled(alphabets=count)) for count in ALPHABETS)
     ]
     return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in TABLES}
-
-
-def dose_dials_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """The `TABLES` of one unit on its members of other width, length and training: columns dial and level."""
-    return joined(over_dials(bench, lambda here: _curves(here, "dials")[2]))
 
 
 def _curves(bench: Bench, sizes: str) -> tuple[Blocks, Rollouts, dict[str, pd.DataFrame]]:

@@ -10,7 +10,7 @@ from workbook.places import lazy_names
 _NAMES = {  # module: what it offers
     "studies.record": "FAMILY",
     "topics.recovered.explore": "compute_recovered explore_recovered recovered_curve",
-    "topics.recovered.study": "recovered_dials_study recovered_study",
+    "topics.recovered.study": "recovered_study",
     "views.charts": "parts_table signal_noise_chart",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

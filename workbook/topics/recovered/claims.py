@@ -1,7 +1,7 @@
 """Claims about credit recovered, all ours: how much of a step is its own prompts' credit, the rest, what changes that.
 
-What each row measures, and against which number, stands in data/results/<study>/registration.yaml of the studies
-recovered, recovered_dials and recovered_members. Curves over all settings: `workbook.topics.recovered.explore`.
+What each row measures, and against which number, stands in data/results/recovered/registration.yaml. Curves over all
+settings: `workbook.topics.recovered.explore`.
 """
 
 from functools import partial
@@ -12,7 +12,7 @@ import pandas as pd
 from workbook.studies.record import Tables
 from workbook.topics.recovered.study import GROUP_SIZE, GROUP_SIZES, PROMPTS, RULE
 
-STUDY, DIALS_STUDY, MEMBERS_STUDY = "recovered", "recovered_dials", "recovered_members"
+STUDY = "recovered"
 
 
 def chosen(table: pd.DataFrame, **setting) -> pd.DataFrame:
@@ -58,19 +58,6 @@ def against_rule(tables: Tables, rule: str) -> pd.Series:
     return update(tables, "signal", rule) - update(tables, "signal")
 
 
-def against_dial(tables: Tables, dial: str, level: float, column: str = "signal") -> pd.Series:
-    """Share of the movement on the members with a dial minus that on those without, per unit."""
-    table = tables[f"{DIALS_STUDY}/shares"].query("rule == @RULE and category == 'all'")
-    return chosen(table, dial=dial, level=float(level))[column] - chosen(table, dial="none")[column]
-
-
-def along_dial(tables: Tables, dial: str) -> pd.Series:
-    """Share of the movement at the dial's highest level minus that at its lowest, per unit."""
-    rows = tables[f"{MEMBERS_STUDY}/shares"].query("rule == @RULE and category == 'all' and dial == @dial")
-    wide = rows.pivot(index="seed", columns="level", values="signal")
-    return wide[wide.columns.max()] - wide[wide.columns.min()]
-
-
 MEASURES = {
     STUDY: {
         "S1": share,
@@ -86,15 +73,5 @@ MEASURES = {
         "S5": partial(against_rule, rule="positive_only"),
         "S5 negative": partial(against_rule, rule="negative_only"),
         "S5 bias": partial(update, column="expected_cosine", rule="positive_only"),
-    },
-    DIALS_STUDY: {
-        "S6": partial(against_dial, dial="alphabets", level=16),
-        "S6 style": partial(against_dial, dial="alphabets", level=16, column="coupled_noise"),
-        "S7": partial(against_dial, dial="confidence", level=0.7),
-    },
-    MEMBERS_STUDY: {
-        "S1 width": partial(along_dial, dial="width"),
-        "S1 length": partial(along_dial, dial="operands"),
-        "S1 training": partial(along_dial, dial="sft_steps"),
     },
 }

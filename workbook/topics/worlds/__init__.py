@@ -15,12 +15,10 @@ _NAMES = {  # module: what it offers
     "topics.worlds.arena_outcomes": "arena_table headline measured_table rule_ends rule_rates",
     "topics.worlds.charts": (
         "defaults_chart defaults_table groups_chart groups_table "
-        "map_chart map_table price_chart probe_chart rules_chart rules_table"
+        "map_chart map_table price_chart rules_chart rules_table"
     ),
     "topics.worlds.explore": "compute_walk compute_world explore_walk explore_world live_rules world_start",
-    "topics.worlds.neighbours": "credit_table neighbours_study",
     "topics.worlds.outcomes": "Law law lead own_rates points predicted run_ends unit_outcomes value_errors",
-    "topics.worlds.probes": "PROBES probe_points probe_readings probes_study",
     "topics.worlds.study": "ARMS rates_study start_study worlds_study",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

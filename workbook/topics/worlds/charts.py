@@ -10,11 +10,10 @@ import pandas as pd
 from workbook.statistics import t_interval, unit_curve
 from workbook.studies.record import Tables
 from workbook.topics.worlds.outcomes import EXACT, PLAIN, Law, lead, unit_outcomes, world_name
-from workbook.topics.worlds.probes import PROBES, rank_agreement
 from workbook.topics.worlds.question_claims import AHEAD, BIAS, SIGNAL, TAX
 from workbook.topics.worlds.questions import ASKED, GROUPS, PAIRS, TWINS
 from workbook.views.figures import INTERVAL, bars, cells, panels, rule, series
-from workbook.views.style import SERIES, describe_rows, diverging, finish, limit, panel_title, titled, tooltips
+from workbook.views.style import SERIES, describe_rows, diverging, finish, limit, titled, tooltips
 
 NAMES = {
     EXACT: "known credit", PLAIN: "plain", "positive_only": "positive-only", "negative_token_filtering": "filtering",
@@ -86,7 +85,7 @@ def rules_chart(table: pd.DataFrame):
 
 
 def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
-    """The price against 1 / population share of signal: a point a world, the line, what earlier lines said of others.
+    """The price against 1 / signal share: a point a world, the line, what earlier lines said of others.
 
     points, predicted: as of `outcomes.points`, worlds held out included or not, and `outcomes.predicted`.
     """
@@ -95,7 +94,7 @@ def price_chart(points: pd.DataFrame, line: Law, predicted: pd.DataFrame):
     came = came.assign(near=came["x"].round(1)).sort_values(["near", "mean"], ascending=[True, False])
     came["below"] = np.arange(len(came)) % 2  # where a world's name stands, so that neighbours' do not meet
     table = pd.concat([came, predicted.assign(kind=KINDS[2])], ignore_index=True)
-    x = alt.X("x:Q", title="log2 of 1 / population share of signal, plain's first batch").scale(zero=False, padding=25)
+    x = alt.X("x:Q", title="log2 of (signal + noise) / signal in plain's first batch").scale(zero=False, padding=25)
     y = alt.Y("mean:Q", title="price, octaves of tokens to half-way")
     look = {"title": None, "sort": KINDS, "legend": alt.Legend(orient="bottom", labelLimit=320)}
     color = alt.Color("kind:N", **look).scale(domain=KINDS, range=SERIES[:3])
@@ -133,8 +132,8 @@ def groups_table(worlds: Sequence[Tables]) -> pd.DataFrame:
 
 
 def groups_chart(table: pd.DataFrame):
-    """Start values against group sizes: octaves ahead of pairs in tokens to half-way and in share of signal."""
-    note = "octaves ahead of pairs at as many rollouts: in tokens to half-way, and in population share of signal"
+    """Start values against group sizes: octaves ahead of pairs in tokens to half-way and in an update's signal."""
+    note = "octaves ahead of pairs at as many rollouts: in tokens to half-way, and in the signal's share of one batch"
     described = describe_rows(table, "world", "rule", value="octaves", form="+.2f")
     return titled(rules_chart(table), "Rollouts to a prompt, over start values", note, f"Octaves. {described}")
 
@@ -147,7 +146,7 @@ def defaults_table(worlds: Sequence[Tables]) -> pd.DataFrame:
             for weights, arm in (("its own weights", name), ("equal weights", TWINS[name])):
                 named = {"default": f"{name}, {world_name(tables.scale)}", "weights": weights}
                 parts = {"bias, share of the expected update": BIAS(tables, arm=arm)}
-                parts["noise, of one batch's (population)"] = 1 - BIAS(tables, part="mean2", whole="total2", arm=arm)
+                parts["noise, share of one batch's"] = 1 - BIAS(tables, part="mean2", whole="total2", arm=arm)
                 parts |= {"tax, over plain's": TAX(tables, arm), "value, minus plain's": AHEAD(tables, arm)}
                 for part, values in parts.items():
                     ends = np.exp(t_interval(values)) if "tax" in part else t_interval(values)
@@ -165,28 +164,3 @@ def defaults_chart(table: pd.DataFrame):
     described = describe_rows(table, "part", "default", "weights", interval=True)
     rows = [alt.hconcat(*charts[k : k + 2], spacing=14) for k in range(0, len(charts), 2)]
     return panels(rows, "What four settings leave", note, described, vertical=True)
-
-
-def probe_chart(points: pd.DataFrame):
-    """A panel per probe: what it reads against the exact population share of signal, a point per world and checkpoint.
-
-    points: of `probes.probe_points`.
-    """
-    table = points.assign(after=[f"after {batch} batches" for batch in points["batch"]])
-    names, charts = table["after"].drop_duplicates().tolist(), []
-    color = alt.Color("after:N", title=None, sort=names).scale(domain=names, range=SERIES[: len(names)])
-    color = color.legend(orient="bottom")
-    base = alt.Chart(table).mark_point(filled=True, size=45, opacity=0.9).properties(width=190, height=130)
-    base = base.encode(x=alt.X("share:Q", title="population share of signal, exact"), color=color)
-    base = base.encode(shape=alt.Shape("after:N", title=None, sort=names).scale(domain=names))
-    for probe in PROBES:
-        chart = base.encode(y=alt.Y(f"{probe}:Q", title=None).scale(zero=False))
-        chart = chart.encode(tooltip=tooltips(table, "world", "after", "share", probe))
-        charts.append(chart.properties(title=panel_title(f"{probe} (rank {rank_agreement(points, probe):.2f})")))
-    return panels(
-        [alt.hconcat(*charts[k : k + COLUMNS], spacing=14) for k in range(0, len(charts), COLUMNS)],
-        "What a run can read off its own batches, against the population share of signal",
-        "a point per world and checkpoint of a plain run, means over policies; rank: Spearman's correlation",
-        f"{PROBES[0]}: {describe_rows(table, 'world', 'after', value=PROBES[0])}",
-        vertical=True,
-    )

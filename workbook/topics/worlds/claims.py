@@ -10,10 +10,8 @@ import pandas as pd
 
 from workbook.statistics import logs, pseudo_values, t_interval
 from workbook.studies.record import Tables, Void
-from workbook.topics.worlds import neighbours
 from workbook.topics.worlds.arena_outcomes import beside_plain, read_rule, rule_ends
 from workbook.topics.worlds.outcomes import EXACT, PLAIN, law, lead, over_worlds, points, predicted, read, world_tables
-from workbook.topics.worlds.probes import BEST, PROBES, agreement, overstated, own_agreement, unit_reading
 
 POSITIVE, FILTERING = "positive_only", "negative_token_filtering"
 FREE = {"entropy": "entropy_minimization", "log p": "sequence_logp", "majority": "majority_vote"}  # of rewards
@@ -116,16 +114,4 @@ MEASURES = {
         "Q2 300 plain rate": partial(at_plain_rate, arm=POSITIVE),
         "Q2 300 filtering, plain rate": partial(at_plain_rate, arm=FILTERING),
     },
-    "worlds_probes@worlds": {
-        "Q5": partial(agreement, probe=BEST),
-        **{f"Q5 {probe}": partial(agreement, probe=probe) for probe in PROBES if probe != BEST},
-        "Q5 one run": partial(over_worlds, partial(own_agreement, probe=BEST, batches=8)),
-        "Q5 one batch": partial(over_worlds, partial(own_agreement, probe=BEST, batches=1)),
-        "Q5 overstated": partial(overstated, probe=BEST),
-    },
-    "worlds_probes": {
-        "Q5 plain": partial(unit_reading, column=BEST),
-        "Q5 permuted": partial(unit_reading, column=f"permuted_{BEST}"),
-    },
-    "worlds_neighbours": neighbours.MEASURES,
 }

@@ -77,34 +77,32 @@ def loop_of(bench: Bench, arm: str, lr: float = CLIMB[0]) -> Loop:
 def start_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table updates of one unit: `update_squares` at the start, of plain and of known credit."""
     redraws = SIZES[bench.scale.name].redraws
-    table = update_squares(bench, bench.policy, redraws)
+    table = update_squares(bench, redraws)
     return {"updates": table.assign(world=world_name(bench.scale.name), redraws=redraws)}
 
 
-def update_squares(
-    bench: Bench, policy, redraws: int, first: int = 0, rules: tuple[str, ...] = (PLAIN, EXACT)
-) -> pd.DataFrame:
-    """A row per rule: signal (mean2) and all (total2) of one batch's update of the policy as it is, on prompts that
-    nobody trains on; every batch draws prompts and rollouts anew.
+def update_squares(bench: Bench, redraws: int) -> pd.DataFrame:
+    """A row per rule, plain and known credit: signal (mean2) and all (total2) of one batch's update of the policy as it
+    is, on prompts that nobody trains on; every batch draws prompts and rollouts anew.
 
         mean2  = |E g|^2 = c^2 <G_1, G_2>       of exact gradients of the value on two halves of the prompts
         total2 = mean_m |g_m|^2                 sampled2 = mean_{m != n} <g_m, g_n>: mean2 again, with sampling's noise
 
     all without bias, as halves and batches share no noise. c is 1 for known credit; for plain, whose baseline holds
-    each rollout's own reward, 1 - 1 / group size.  first: number of the first batch, by which rollouts are drawn.
+    each rollout's own reward, 1 - 1 / group size.
     """
-    scale, task, seed = {PLAIN: 1 - 1 / GROUP_SIZE, EXACT: 1.0}, bench.task, bench.held_out_seed
-    data, gradients, exact = task.dataset(PROMPTS * redraws, seed), {rule: [] for rule in rules}, []
+    scale, policy, task, seed = {PLAIN: 1 - 1 / GROUP_SIZE, EXACT: 1.0}, bench.policy, bench.task, bench.held_out_seed
+    data, gradients, exact = task.dataset(PROMPTS * redraws, seed), {rule: [] for rule in scale}, []
     for draw in range(redraws):
         rows = data.select(range(PROMPTS * draw, PROMPTS * (draw + 1)))
-        rollouts = sample_batch(policy, task, loop_of(bench, PLAIN), rows, seed, first + draw)
+        rollouts = sample_batch(policy, task, loop_of(bench, PLAIN), rows, seed, draw)
         with evaluating(policy.model), torch.enable_grad():
             scored = scores(policy.model, rollouts)  # (B, T)
             exact.append(exact_gradient(policy, task, rows["prompt"]).double())
         for rule, parts in gradients.items():
-            given, _ = advantaged(policy, task, loop_of(bench, rule), rows, seed, first + draw, given=rollouts)
+            given, _ = advantaged(policy, task, loop_of(bench, rule), rows, seed, draw, given=rollouts)
             objective = (given.advantages.view(len(given), -1) * scored).sum() / len(given)
-            parts.append(flat_gradient(policy, objective, keep_graph=rule != rules[-1]).double())
+            parts.append(flat_gradient(policy, objective, keep_graph=rule != EXACT).double())
     signal = float(torch.stack(exact[::2]).mean(0) @ torch.stack(exact[1::2]).mean(0))
     table = [{"rule": rule, "mean2": scale[rule] ** 2 * signal, **squares(parts)} for rule, parts in gradients.items()]
     return pd.DataFrame(table)
