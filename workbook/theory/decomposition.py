@@ -116,7 +116,7 @@ def expected_gain(rule: str, values: Float[Tensor, " P"], group_size: int) -> Fl
 
     Raises ValueError for another rule and for values outside [0, 1].
 
-    >>> expected_gain("dr_grpo", torch.tensor([0.05, 0.5, 0.9]), group_size=8).tolist()
+    >>> [round(float(k), 3) for k in expected_gain("dr_grpo", torch.tensor([0.05, 0.5, 0.9]).double(), group_size=8)]
     [0.875, 0.875, 0.875]
     >>> [round(float(k), 2) for k in expected_gain("grpo", torch.tensor([0.05, 0.5, 0.9]).double(), group_size=8)]
     [2.31, 1.74, 2.18]
