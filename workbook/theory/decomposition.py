@@ -114,8 +114,10 @@ def expected_gain(rule: str, values: Float[Tensor, " P"], group_size: int) -> Fl
 
     Raises ValueError for another rule and for values outside [0, 1].
 
-    >>> expected_gain("dr_grpo", torch.tensor([0.5]), group_size=4).tolist()
-    [0.75]
+    >>> [round(float(k), 3) for k in expected_gain("dr_grpo", torch.tensor([0.05, 0.5, 0.9]).double(), group_size=8)]
+    [0.875, 0.875, 0.875]
+    >>> [round(float(k), 2) for k in expected_gain("grpo", torch.tensor([0.05, 0.5, 0.9]).double(), group_size=8)]
+    [2.31, 1.74, 2.18]
     """
     check_choice("rule", rule, GAIN_RULES)
     if not ((values >= -1e-6) & (values <= 1 + 1e-6)).all():
