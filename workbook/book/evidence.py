@@ -6,29 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbook.claims.kept import CANNOT, OPEN, experiments, format_effect, kept_ledger, row_of
+from workbook.claims.kept import CANNOT, OPEN, experiments, format_effect, kept_ledger, read_book, row_of
 from workbook.places import data_path
 
 CHAPTERS = "../../notebooks/"  # from data/book
 WORLDS = "worlds"
-OPENING = """# The evidence
-
-Written by `python -m workbook findings --evidence data/book/evidence.md` from the registrations, the kept ledger and
-`evidence.yaml`. Thresholds and numbers of units were committed before the first unit (`data/results/<study>/registration.yaml`).
-A unit is a policy with a seed; brackets hold 95 % t intervals over units (over policies that several units share; over worlds).
-
-| word | when |
-|---|---|
-| *cannot be tested here* | its registration or a named reason says so, or its positive control does not separate, or an arm without rewards gains |
-| *too small to matter* | the 90 % interval lies within the threshold ± the smallest effect of interest |
-| *holds*, *does not hold* | the whole interval lies on the claim's side of the threshold, or on the other |
-| *open* | none of these, or fewer than six units |
-
-Once for all: Holm's correction is over the {tested} primary rows here that can be tested (above 0.05: open). Every other row
-is described: number, interval and word, uncorrected. Pilots are named. Nine of ten policies are remakes, and of {seen} of
-{rows} registered numbers the like had been seen before: read *replicated on new prompts*. The mechanism is measured in
-first-order SGD, training is in AdamW; rows R5 and H10 alone connect them. All rows: `python -m workbook claims`.
-"""
 
 
 def evidence_markdown() -> str:
@@ -37,7 +19,12 @@ def evidence_markdown() -> str:
     known = table[table["predicted_low"].notna() & table["mean"].notna()]
     facts = {"tested": sum(bool(np.isfinite(row.p_holm)) for row in tested)}
     facts |= {"rows": len(known), "seen": int((known["seen_before"] != "no").sum())}
-    return "\n".join([OPENING.format(**facts), *(_section(name, one) for name, one in experiments().items())])
+    return "\n".join(
+        [
+            read_book("evidence")["opening"].format(**facts),
+            *(_section(name, one) for name, one in experiments().items()),
+        ]
+    )
 
 
 def evidence_table() -> pd.DataFrame:
@@ -56,7 +43,9 @@ def _section(name: str, one: dict) -> str:
     claim = f"{'above' if row.toward > 0 else 'below'} {row.threshold:g}, smallest effect {row.smallest_effect:g}"
     tested = f", Holm's p {row.p_holm:.2g}" if np.isfinite(row.p_holm) else ""
     lines = [f'<a id="{name}"></a>', "", f"## {one['question']}", ""]
-    lines += [f"**{row.outcome}**: {_number(row)}, {units} ({row.scale}). Claim: {claim}. Row {one['primary']}{tested}."]
+    lines += [
+        f"**{row.outcome}**: {_number(row)}, {units} ({row.scale}). Claim: {claim}. Row {one['primary']}{tested}."
+    ]
     lines += [f"Why: {row.reason}."] if row.outcome in (CANNOT, OPEN) else []
     lines += ["", f"- Positive control: {_rows(one['positive'])} Negative control: {_rows(one['negative'])}"]
     lines += [f"- Beside it: {_rows(one['beside'])}"] if one.get("beside") else []
@@ -85,7 +74,7 @@ def _commands(one: dict, row) -> list[str]:
 
 
 def minutes(study: str, scale: str) -> float:
-    """How long the units of a study took at a scale, one after another, by their manifests; over all worlds together."""
+    """How long the units of a study took at a scale, by their manifests; of all worlds together for "worlds"."""
     folders = "world=*" if scale == WORLDS else scale.replace(":", "=")
     paths = data_path("results", study).glob(f"{folders}/seed=*/manifest.json")
     return sum(json.loads(path.read_text(encoding="utf-8"))["seconds"] for path in paths) / 60

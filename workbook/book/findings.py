@@ -44,14 +44,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Shown(Finding):
-    """A finding. figure: title of the chart that shows it, in a chapter.  experiment: of evidence.yaml; "" if proved."""
+    """A finding. figure: of the chart that shows it, in a chapter.  experiment: of evidence.yaml; "" if proved."""
 
     figure: str = ""
     chapter: str = ""
     experiment: str = ""
 
     def more(self, chapters: str, evidence: str) -> str:
-        """What stands behind a click: the figure, and the experiment or that it is proved. Arguments: where they lie."""
+        """What stands behind a click: the figure and the experiment, if any. Arguments: where they lie."""
         link = f"[{self.figure}]({chapters}{self.chapter}.ipynb)"
         return f"{link} · " + (f"[experiment]({evidence}#{self.experiment})" if self.experiment else "proved there")
 

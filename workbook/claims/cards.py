@@ -38,12 +38,12 @@ class ClaimLines:
         return "\n".join(parts)
 
     def _repr_html_(self) -> str:
-        return "".join(
-            f'<details style="max-width: 960px"><summary>{outcome_badge(row.outcome)} {escape(text, quote=False)}'
-            f" {interval_bar(row)}</summary><p>{escape(f'{row.key}, {row.role}: {row.measured}: {stated_of(row)}')}.</p>"
-            "</details>"
-            for text, row in self.lines
-        )
+        parts = []
+        for text, row in self.lines:
+            line = f"{outcome_badge(row.outcome)} {escape(text, quote=False)} {interval_bar(row)}"
+            more = escape(f"{row.key}, {row.role}: {row.measured}: {stated_of(row)}.")
+            parts.append(f"<details><summary>{line}</summary><p>{more}</p></details>")
+        return "".join(parts)
 
 
 def show_claims(sentences: Mapping[str, str], scale: str = "family") -> ClaimLines:

@@ -37,8 +37,31 @@ REMADE = "build/results"  # where the printed commands write, so that what is co
 NESTED = ("added", "looked", "policy_of", "values", "clean", "commits")  # columns of lists and dicts
 JUDGED = (
     *("claim", "role", "study", "key", "scale", "measured", "unit", "threshold", "toward", "smallest_effect"),
-    *("mean", "low", "high", "units", "registered_units", "policies", "dropped", "added", "looked", "outcome", "reason"),
-    *("low_90", "high_90", "p", "p_holm", "detectable", "policy_of", "values", "log", "predicted_low", "predicted_high"),
+    *(
+        "mean",
+        "low",
+        "high",
+        "units",
+        "registered_units",
+        "policies",
+        "dropped",
+        "added",
+        "looked",
+        "outcome",
+        "reason",
+    ),
+    *(
+        "low_90",
+        "high_90",
+        "p",
+        "p_holm",
+        "detectable",
+        "policy_of",
+        "values",
+        "log",
+        "predicted_low",
+        "predicted_high",
+    ),
     *("positive_control", "changed", "paper_effect", "place", "comparable", "testable", "source", "seen_before"),
     *("registration", "clean", "commits"),
 )

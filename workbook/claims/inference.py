@@ -145,8 +145,14 @@ def conclude(row: dict, reason: str, control: dict | None) -> tuple[str, str]:
     if row["p_holm"] > LEVEL and outcome != OPEN:
         return OPEN, f"{outcome} uncorrected; Holm's correction over the experiments leaves p = {row['p_holm']:.2g}"
     if outcome == TOO_SMALL:
-        return outcome, f"its 90 % interval lies within {row['threshold']:g} ± {row['smallest_effect']:g} {unit}".rstrip()
+        return (
+            outcome,
+            f"its 90 % interval lies within {row['threshold']:g} ± {row['smallest_effect']:g} {unit}".rstrip(),
+        )
     if outcome == OPEN:
         detectable = f"80 % power for a distance of {row['detectable']:.2g} {unit}".rstrip()
         return OPEN, f"its interval reaches both sides of {row['threshold']:g}; {detectable} or more"
-    return outcome, f"its whole interval lies {'above' if row['low'] > row['threshold'] else 'below'} {row['threshold']:g}"
+    return (
+        outcome,
+        f"its whole interval lies {'above' if row['low'] > row['threshold'] else 'below'} {row['threshold']:g}",
+    )

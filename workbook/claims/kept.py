@@ -44,7 +44,7 @@ def primaries() -> list[tuple[str, str]]:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """(scale, key in it) of a key of the family or of fine-tunes, of key@world in a world or of key@worlds over them."""
+    """(scale, key in it) of a key of the family or fine-tunes, of key@world in a world, or of key@worlds over all."""
     name, _, world = key.partition("@")
     if world:
         return (world if world == "worlds" else f"world:{world}"), name
@@ -105,7 +105,10 @@ def format_effect(row, digits: int = 3) -> str:
 def stated_of(row) -> str:
     """A row's number, how many units it rests on, on which side of its threshold the claim lies, and why its word."""
     shared = f" on {row.policies:.0f} policies, whose means are judged" if row.policies < row.units else ""
-    text = f"{format_effect(row)} {row.unit}".rstrip() + f"; {row.units} of {row.registered_units} registered units{shared}"
+    text = (
+        f"{format_effect(row)} {row.unit}".rstrip()
+        + f"; {row.units} of {row.registered_units} registered units{shared}"
+    )
     if not np.isfinite(row.toward):
         return text
     side = "above" if row.toward > 0 else "below"
