@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbook.claims.kept import CANNOT, OPEN, experiments, format_effect, kept_ledger, read_book, row_of
+from workbook.claims.kept import CANNOT, OPEN, experiments, format_effect, format_number, kept_ledger, read_book, row_of
 from workbook.places import data_path
 
 CHAPTERS = "../../notebooks/"  # from data/book
@@ -32,7 +32,7 @@ def evidence_table() -> pd.DataFrame:
     rows = []
     for one in experiments().values():
         row = row_of(one["primary"])
-        rows.append((one["question"], row.outcome, f"{format_effect(row, 2)} {row.unit}".rstrip(), row.units))
+        rows.append((one["question"], row.outcome, format_number(row, 2), row.units))
     return pd.DataFrame(rows, columns=["question", "outcome", "number", "units"]).set_index("question")
 
 
@@ -43,9 +43,8 @@ def _section(name: str, one: dict) -> str:
     claim = f"{'above' if row.toward > 0 else 'below'} {row.threshold:g}, smallest effect {row.smallest_effect:g}"
     tested = f", Holm's p {row.p_holm:.2g}" if np.isfinite(row.p_holm) else ""
     lines = [f'<a id="{name}"></a>', "", f"## {one['question']}", ""]
-    lines += [
-        f"**{row.outcome}**: {_number(row)}, {units} ({row.scale}). Claim: {claim}. Row {one['primary']}{tested}."
-    ]
+    number = f"{format_number(row, 2)}, {units} ({row.scale})"
+    lines += [f"**{row.outcome}**: {number}. Claim: {claim}. Row {one['primary']}{tested}."]
     lines += [f"Why: {row.reason}."] if row.outcome in (CANNOT, OPEN) else []
     lines += ["", f"- Positive control: {_rows(one['positive'])} Negative control: {_rows(one['negative'])}"]
     lines += [f"- Beside it: {_rows(one['beside'])}"] if one.get("beside") else []
@@ -53,10 +52,6 @@ def _section(name: str, one: dict) -> str:
     lines += [f"- Figure: {figure}. Seen before: {one['seen']}.{' ' + one['note'] if 'note' in one else ''}"]
     lines += [f"- Again: {'; '.join(_commands(one, row))}.", f"- Would change our mind: {one['change']}", ""]
     return "\n".join(lines)
-
-
-def _number(row) -> str:
-    return f"{format_effect(row, 2)} {row.unit}".rstrip()
 
 
 def _rows(rows: dict[str, str]) -> str:

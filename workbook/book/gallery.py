@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pandas as pd
 
 from workbook.claims.cards import outcome_badge
-from workbook.claims.kept import format_effect, read_book, registered
+from workbook.claims.kept import format_number, read_book, registered
 
 READING = "[reading] "
 
@@ -31,14 +31,14 @@ class FigureCard:
 
     def __repr__(self) -> str:
         lines = [f"{name}: {text}" for name, text in self.lines.items()]
-        rows = [f"  {row.key}: {row.outcome}, {format_effect(row)} {row.unit}".rstrip() for row in self.outcomes]
+        rows = [f"  {row.key}: {row.outcome}, {format_number(row)}" for row in self.outcomes]
         return "\n".join([*lines, *(["Outcomes:"] if rows else []), *rows])
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<p><b>{html.escape(name)}.</b> {html.escape(text)}</p>" for name, text in self.lines.items())
         rows = ""
         for row in self.outcomes:
-            number = html.escape(f"{format_effect(row)} {row.unit}".rstrip())
+            number = html.escape(format_number(row))
             measured = f'<abbr title="{html.escape(row.key)}">{html.escape(row.measured)}</abbr>'
             rows += f"<li>{outcome_badge(row.outcome)} {measured}: {number}</li>"
         more = f'<p>More: <a href="{self.figure.chapter}.ipynb">chapter {self.figure.chapter[:2]}</a></p>'

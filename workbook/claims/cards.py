@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping
 from html import escape
 
-from workbook.claims.kept import DOES_NOT_HOLD, HOLDS, format_effect, row_of, stated_of
+from workbook.claims.kept import DOES_NOT_HOLD, HOLDS, format_number, row_of, stated_of
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#a8480c", "#555555"
 COLOURS = {HOLDS: BLUE, DOES_NOT_HOLD: ORANGE}
@@ -70,7 +70,7 @@ def show_outcomes(*keys: str, scale: str = "family") -> None:
 def interval_bar(row) -> str:
     """The interval as a picture with its number; the number alone without one. Grey: too small to matter; dashed: the
     threshold, with a mark to the side on which the claim lies."""
-    number = escape(f"{format_effect(row)} {row.unit}".rstrip())
+    number = escape(format_number(row))
     ends = (row.low, row.high, row.mean, row.threshold, row.smallest_effect, row.toward)
     if not all(map(math.isfinite, ends)) or (row.log and min(row.low, row.threshold) <= 0):
         return number if math.isfinite(row.mean) else ""

@@ -91,12 +91,15 @@ def signed(outcome: str) -> str:
     return f"{SIGNS.get(outcome, '–')} {outcome}"
 
 
-def format_effect(row, digits: int = 3) -> str:
-    """Mean and interval of a row; the mean alone where there is no interval, and words where no run got anywhere."""
-    if not np.isfinite(row.mean):
-        return "no number"
+def format_number(row, digits: int = 3) -> str:
+    """Mean, interval and unit of a row, or why there is no number."""
     if row.unit == "octaves" and row.mean == row.low == row.high == 0:
-        return "not reached"  # each run counts with all of its tokens
+        return "not reached"  # no run got half-way, and each counts with all of its tokens
+    return f"{format_effect(row, digits)} {row.unit}".rstrip() if np.isfinite(row.mean) else "no number"
+
+
+def format_effect(row, digits: int = 3) -> str:
+    """Mean and interval of a row; the mean alone where there is no interval."""
     if not np.isfinite(row.low):
         return f"{row.mean:.{digits}g}"
     return f"{row.mean:.{digits}g} [{row.low:.{digits}g}, {row.high:.{digits}g}]"
@@ -105,10 +108,7 @@ def format_effect(row, digits: int = 3) -> str:
 def stated_of(row) -> str:
     """A row's number, how many units it rests on, on which side of its threshold the claim lies, and why its word."""
     shared = f" on {row.policies:.0f} policies, whose means are judged" if row.policies < row.units else ""
-    text = (
-        f"{format_effect(row)} {row.unit}".rstrip()
-        + f"; {row.units} of {row.registered_units} registered units{shared}"
-    )
+    text = f"{format_number(row)}; {row.units} of {row.registered_units} registered units{shared}"
     if not np.isfinite(row.toward):
         return text
     side = "above" if row.toward > 0 else "below"

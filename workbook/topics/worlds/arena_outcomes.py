@@ -144,9 +144,11 @@ def headline(table: pd.DataFrame) -> str:
     texts = []
     for world, rows in (table if measured.empty else measured).groupby("world", sort=False):
         known, free = (rows.set_index("rule").loc[rule] for rule in (EXACT, "entropy_minimization"))
-        octaves = f"{known['tokens']:.2f} [{known['tokens_low']:.2f}, {known['tokens_high']:.2f}]"
+        octaves = f"{known['tokens']:.2f} [{known['tokens_low']:.2f}, {known['tokens_high']:.2f}] octaves of tokens"
         value = f"{free['value']:+.3f} [{free['value_low']:+.3f}, {free['value_high']:+.3f}]"
-        texts.append(f"{world}, known credit is {octaves} octaves of tokens ahead of plain group advantages, and ")
+        if (known[["tokens", "tokens_low", "tokens_high"]] == 0).all():  # all runs count with all of their tokens
+            octaves = "not seen (half-way was not reached)"
+        texts.append(f"{world}, known credit is {octaves} ahead of plain group advantages, and ")
         texts[-1] += f"entropy minimisation, which sees no reward, differs from them in final value by {value}."
     sentences, missing = [f"In world {text}" for text in texts], {*RULES, RANDOM} - set(table["rule"])
     if len(measured) and missing:
