@@ -27,11 +27,11 @@ BUDGET = {
     "training": 3_951,
     "views": 3_622,
     "studies": 1_138,
-    "claims": 894,
-    "book": 1_079,
+    "claims": 780,
+    "book": 1_135,
     "commands": 450,
     "root": 740,
-    "topics": 12_162,
+    "topics": 12_210,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.

@@ -258,12 +258,19 @@ def reason_against(row: dict) -> str:
 
 
 def corrected(places: dict[tuple[str, str], dict]) -> dict[tuple[str, str], float]:
-    """Holm's p of the experiments' primary rows that can be tested, of those among the places given."""
-    kept = {(row.scale, row.key): row.p for row in kept_ledger().itertuples() if row.outcome != CANNOT}
-    here = {place: row["p"] for place, row in places.items() if not reason_against(row)}
-    p = {place: here.get(place, kept.get(place, np.nan)) for place in primaries()}
-    p = {place: number for place, number in p.items() if np.isfinite(number)}
-    return {place: q for place, q in zip(p, holm(list(p.values())), strict=True) if place in places}
+    """Holm's p of the experiments' primary rows that can be tested, of those among the places given.
+
+    What the places lack, or have without a number, is corrected for as it was kept.
+    """
+    p = {(row.scale, row.key): row.p for row in kept_ledger().itertuples() if row.outcome != CANNOT}
+    for place, row in places.items():
+        if reason_against(row):
+            p.pop(place, None)
+        elif np.isfinite(row["p"]):
+            p[place] = row["p"]
+    p = {place: p[place] for place in primaries() if np.isfinite(p.get(place, np.nan))}
+    adjusted = zip(p, holm(list(p.values())), strict=True)
+    return {place: q for place, q in adjusted if place in places and np.isfinite(places[place]["p"])}
 
 
 def _complete(table: pd.DataFrame) -> pd.DataFrame:
