@@ -13,10 +13,10 @@ from latex2mathml.converter import convert
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook import __main__
-from workbook.book import back_matter, chapters, evidence, findings, gallery
+from workbook.book import back_matter, chapters, conclusions, evidence, gallery
 from workbook.book.back_matter import glossary, read_list
 from workbook.book.chapters import ROOT, find_chapters
-from workbook.book.findings import Finding, decisions_text, findings_markdown, read_findings, write_readme
+from workbook.book.conclusions import Finding, decisions_text, findings_markdown, read_findings, write_readme
 from workbook.book.pages import page_source
 from workbook.claims import registered
 from workbook.claims.kept import CANNOT, WORDS, experiments, kept_ledger, row_of
@@ -194,7 +194,7 @@ def test_a_sentence_follows_the_ledger(monkeypatch):
     one = next(one for one in DECISIONS if one.when)
     key = next(iter(one.when))
     row = row_of(key)._replace(outcome=CANNOT, mean=0.25)
-    monkeypatch.setattr(findings, "row_of", lambda asked: row if asked == key else row_of(asked))
+    monkeypatch.setattr(conclusions, "row_of", lambda asked: row if asked == key else row_of(asked))
     assert one.sentence().startswith("Outcomes have changed since this was written. ")
     assert f"{row.measured}: {CANNOT}" in one.sentence()
     assert CANNOT in one.words()

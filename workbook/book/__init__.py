@@ -6,7 +6,7 @@ _NAMES = {  # module: what it offers
     "book.back_matter": "check_choice ten_questions",
     "book.chapters": "describe find_chapters run_chapters",
     "book.evidence": "evidence_table",
-    "book.findings": "decisions findings undecided",
+    "book.conclusions": "decisions findings undecided",
     "book.gallery": "gallery_table show_figure",
     "book.pages": "render_book",
 }

@@ -40,7 +40,7 @@ def _claims(args) -> str:
 
 
 def _findings(args) -> str:
-    from workbook.book.findings import decisions_text, findings_text, write_readme
+    from workbook.book.conclusions import decisions_text, findings_text, write_readme
 
     if args.readme is not None:
         changed = write_readme(Path(args.readme))
