@@ -13,22 +13,22 @@ from latex2mathml.converter import convert
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook import __main__
-from workbook.book import back_matter, chapters, outcomes
+from workbook.book import back_matter, chapters, conclusions, evidence, gallery
 from workbook.book.back_matter import glossary, read_list
 from workbook.book.chapters import ROOT, find_chapters
-from workbook.book.outcomes import Finding, decisions_text, findings_markdown, read_findings, write_readme
+from workbook.book.conclusions import Finding, decisions_text, findings_markdown, read_findings, write_readme
 from workbook.book.pages import page_source
 from workbook.claims import registered
-from workbook.claims.ledger import kept_ledger
-from workbook.claims.sentences import plain_outcome
+from workbook.claims.kept import CANNOT, WORDS, experiments, kept_ledger, row_of
 from workbook.colab import FOLDED
 from workbook.training import CancellationConfig
 
 TERMS = {term.term: term for term in glossary()}
 JITTER = TERMS["jitter"]
 TITLE = f'<abbr class="term" title="{back_matter.tooltip(JITTER)}">'
-FIGURES = outcomes.figures()
-FINDINGS = [one for kind in ("findings", "decisions") for one in read_findings()[kind]]
+FIGURES = gallery.figures()
+FINDINGS, DECISIONS = read_findings()
+CODE = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "workbook").rglob("*.py"))
 
 INTERVAL = re.compile(r"(-?\d+(?:\.\d+)?)(?: %)? \[(-?\d+(?:\.\d+)?), (-?\d+(?:\.\d+)?)\]")
 # numbers of two decimals or more, and what holds others: tags, formulas, code, addresses, arXiv's numbers
@@ -168,75 +168,103 @@ def test_what_a_figures_record_names_is_there(one):
 
 
 def test_a_card_says_what_is_shown_what_differs_and_the_outcomes():
-    card = outcomes.show_figure("Curves of D")
+    card = gallery.show_figure("Curves of D")
     assert all(registered()[key].outcome in repr(card) for key in FIGURES["Curves of D"].keys)
     assert 'href="09_drift_fixing.ipynb"' in card._repr_html_()
-    table = outcomes.gallery_table()["outcome"]
-    assert table["Fig. 1 of H"] == plain_outcome(registered()["H1"].outcome)[0]
-    assert f">{table['Fig. 1 of H']}</b>" in outcomes.show_figure("Fig. 1 of H")._repr_html_()
+    table = gallery.gallery_table()["outcome"]
+    assert table["Fig. 1 of H"] == registered()["H1"].outcome
+    assert f">{table['Fig. 1 of H']}</b>" in gallery.show_figure("Fig. 1 of H")._repr_html_()
     assert table["Table 3 of D"] == "no counterpart"
-    assert "ledger" not in outcomes.show_figure("Table 3 of D")._repr_html_(), "no rows, no heading for them"
+    assert "ledger" not in gallery.show_figure("Table 3 of D")._repr_html_(), "no rows, no heading for them"
     hostile = SimpleNamespace(**vars(FIGURES["Fig. 1 of H"]) | {"shows": "<script>"})
-    assert "<script>" not in outcomes.FigureCard(hostile)._repr_html_()
+    assert "<script>" not in gallery.FigureCard(hostile)._repr_html_()
     with pytest.raises(ValueError, match=r"figure='H 5' is not in the gallery; there are Fig. 1 of H, Fig. 2"):
-        outcomes.show_figure("H 5")
+        gallery.show_figure("H 5")
 
 
-@pytest.mark.parametrize("one", FINDINGS, ids=lambda one: one.question[:40])
-def test_a_sentence_rests_on_registered_rows_and_their_outcomes_are_as_it_says(one):
-    assert bool(one.when) != bool(one.sure)
-    assert bool(one.setting) != (one.layer in outcomes.LAYERS)
+# --- findings and settings
+@pytest.mark.parametrize("one", [*FINDINGS, *DECISIONS], ids=lambda one: one.says[:40])
+def test_a_sentence_stands_while_its_rows_have_their_words(one):
+    assert set(one.when.values()) <= set(WORDS)
+    assert one.holds(), {key: row_of(key).outcome for key in one.when}
     assert "{" not in one.sentence()
-    assert all(key.partition("@")[0] in one.certainty() for key in one.when)
-    rows = [outcomes.row_of(key) for key in one.when]
-    if not one.holds() and any(row.registration != "matches" for row in rows):
-        pytest.skip("its rows are not measured yet under the registration that stands")
-    assert one.holds(), ({row.key: row.outcome for row in rows}, one.unclear())
 
 
 def test_a_sentence_follows_the_ledger(monkeypatch):
-    one = next(one for one in read_findings()["decisions"] if one.when and "@" not in "".join(one.when))
+    one = next(one for one in DECISIONS if one.when)
     key = next(iter(one.when))
-    rows = registered() | {key: registered()[key]._replace(outcome="contradicted")}
-    rows["H1"] = rows["H1"]._replace(mean=0.25, low=0.125, high=0.5)
-    monkeypatch.setattr(outcomes, "registered", lambda scale: rows)
-    assert one.sentence().startswith(f"**{one.question}**")
-    assert "contradicted" in one.certainty()
-    number = Finding("Is it?", {"H1": rows["H1"].outcome}, "It is {H1}, or {H1:%}.")
-    assert number.sentence() == "It is 0.25 [0.12, 0.5], or 25 % [12, 50]."
+    row = row_of(key)._replace(outcome=CANNOT, mean=0.25)
+    monkeypatch.setattr(conclusions, "row_of", lambda asked: row if asked == key else row_of(asked))
+    assert one.sentence().startswith("Outcomes have changed since this was written. ")
+    assert f"{row.measured}: {CANNOT}" in one.sentence()
+    assert CANNOT in one.words()
+    number = Finding(f"It is {{{key}}}, or {{{key}:%}}.", {key: CANNOT})
+    assert number.sentence() == "It is 0.25, or 25 %."
 
 
-def test_a_measured_sentence_cites_primary_rows_and_clear_ones(monkeypatch):
-    rows = {key: registered()[key]._replace(q_all=0.06, registration="matches") for key in ("H1", "H1 alone")}
-    monkeypatch.setattr(outcomes, "registered", lambda scale: rows)
-    one = Finding("Is it?", {"H1": rows["H1"].outcome}, "It is {H1 alone}.", layer="measured", before=True)
-    assert one.unclear() == ["H1 alone"]
-    assert one.sentence().startswith("**Is it?**")
-    assert one.certainty().endswith("units; rows chosen before the units")
-    rows["H1 alone"] = rows["H1 alone"]._replace(q_all=0.04)
-    assert one.sentence().startswith("It is ")
-    rows["H1"] = rows["H1"]._replace(registration="superseded")
-    assert one.certainty().endswith("; measured under an earlier text of the registration: H1")
+@pytest.mark.parametrize("one", FINDINGS, ids=lambda one: one.says[:40])
+def test_a_finding_is_one_sentence_with_a_figure_and_an_experiment(one):
+    says = one.sentence()
+    assert len(says.split()) <= 25
+    assert len(re.findall(r"\d+(?:\.\d+)?", says)) <= 1
+    assert not set(says) & set("[]()"), "no brackets, hence no interval"
+    assert not re.search(r"\b[A-Z]\d", says), "no codes"
+    assert re.fullmatch(r"[^.!?]+(?:\.\d[^.!?]*)*\.", says), "one sentence"
+    assert bool(one.when) == bool(one.experiment), "measured, or proved"
+    assert one.experiment in ("", *experiments())
+    assert find_chapters([one.chapter[:2]])[0].stem == one.chapter
+    assert one.figure in find_chapters([one.chapter[:2]])[0].read_text(encoding="utf-8")
 
 
 def test_settings_that_a_decision_names_are_the_trainers():
     valid = {field.name for field in fields(CancellationConfig)}
-    assert [name for one in read_findings()["decisions"] for name in one.setting if name not in valid] == []
-    assert decisions_text().count("Where it stops: ") == len(read_findings()["decisions"])
+    assert [name for one in DECISIONS for name in one.setting if name not in valid] == []
+    assert decisions_text().count("Where it stops: ") == len(DECISIONS)
+    assert [one.do for one in DECISIONS if INTERVAL.search(one.sentence())] == [], "their page has the intervals"
 
 
-def test_readme_opens_with_the_findings(tmp_path):
-    assert findings_markdown(folded=True) in (ROOT / "README.md").read_text(encoding="utf-8"), (
-        "findings --readme README.md"
-    )
+def test_readme_opens_with_at_most_ten_findings(tmp_path):
+    block = findings_markdown()
+    assert block in (ROOT / "README.md").read_text(encoding="utf-8"), "findings --readme README.md"
+    assert len(FINDINGS) <= 10
+    assert len(re.findall(r"[\w.%'-]+", re.sub(r"<[^>]*>|\]\([^)]*\)", "", block))) <= 260
+    assert not INTERVAL.search(block)
     copy = tmp_path / "README.md"
     copy.write_text("before\n<!-- findings -->\nold\n<!-- /findings -->\nafter\n", encoding="utf-8")
     assert write_readme(copy)
     assert not write_readme(copy)
-    assert copy.read_text().startswith("before\n<!-- findings -->\n**Proved**")
+    assert copy.read_text().startswith("before\n<!-- findings -->\n<details><summary>1. ")
 
 
-def test_a_finding_is_one_bold_line_of_at_most_twenty_words():
-    heads = [one.sentence().split("**")[1] for one in read_findings()["findings"]]
-    assert [head for head in heads if len(head.split()) > 20] == []
-    assert findings_markdown(folded=True).count("<details>") == len(heads) + 1
+# --- the page of the evidence
+def test_the_page_of_the_evidence_is_current(tmp_path):
+    page = (ROOT / "data" / "book" / "evidence.md").read_text(encoding="utf-8")
+    assert page == evidence.evidence_markdown(), "python -m workbook findings --evidence data/book/evidence.md"
+    assert len(page.split()) <= 1_800
+    assert page.count("<a id=") == len(experiments()) == len(evidence.evidence_table())
+    assert evidence.write_evidence(tmp_path / "page.md")
+    assert not evidence.write_evidence(tmp_path / "page.md")
+
+
+@pytest.mark.parametrize("name", experiments())
+def test_an_experiment_is_whole(name):
+    """Its rows are in the ledger, its figure is in the chapter or drawn by the code that the chapter calls."""
+    one = experiments()[name]
+    section = evidence._section(name, one)
+    keys = [one["primary"], *(key for part in ("positive", "negative", "beside") for key in one.get(part) or {})]
+    for row in map(row_of, keys):
+        assert row.outcome in WORDS
+        assert f"{row.mean:.2g} [{row.low:.2g}, {row.high:.2g}]" in section
+    assert row_of(one["primary"]).units >= 6
+    [chapter] = find_chapters([one["chapter"][:2]])
+    assert one["figure"] in chapter.read_text(encoding="utf-8") or one["figure"] in CODE
+    assert all(evidence.minutes(study, row_of(one["primary"]).scale) > 1 for study in one.get("studies", ()))
+
+
+def test_no_row_of_an_experiment_is_corrected_but_its_primary_one():
+    table = kept_ledger()
+    tested = table[table["p_holm"].notna()]
+    assert set(zip(tested["scale"], tested["key"], strict=True)) <= {
+        (row_of(one["primary"]).scale, row_of(one["primary"]).key) for one in experiments().values()
+    }
+    assert (tested["p_holm"] >= tested["p"]).all()

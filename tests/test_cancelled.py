@@ -14,8 +14,15 @@ from workbook.studies.bench import Bench
 from workbook.studies.record import Tables
 from workbook.studies.registration import read_registration
 from workbook.theory.advantages import group_advantages
-from workbook.topics.cancelled import claims, compute_cancellation, explore_cancellation, explore_curves, toy_rows
-from workbook.topics.cancelled.charts import BARS, cancellation_chart, describe_shares
+from workbook.topics.cancelled import (
+    ceiling,
+    claims,
+    compute_cancellation,
+    explore_cancellation,
+    explore_curves,
+    toy_rows,
+)
+from workbook.topics.cancelled.charts import BARS, cancellation_chart, ceiling_chart, describe_shares
 from workbook.topics.cancelled.study import BY, REWARDS, cancelled_study, powers
 from workbook.topics.cancelled.toy import toy_contexts
 from workbook.views.style import png, to_spec
@@ -215,3 +222,26 @@ def test_committed_tables_are_drawn(tables):
     explorer.set(prompts=2, rewards=REWARDS[1])
     assert "style" in set(explorer.tables["bars"]["kind"])
     assert len(explore_curves(committed).tables["curve"]) > 4
+
+
+def test_the_share_of_words_without_credit_falls_whatever_cancels():
+    """Pushes on one context cancel exactly here: with two rollouts all of it, with 32 hardly any of a style word."""
+    table = ceiling((2, 32), seeds=3)
+    shares = table.set_index(["rollouts", "kind", "rewards"])["share"]
+    assert shares.loc[2, "style"].tolist() == pytest.approx([1.0, 1.0]), "by reward, permuted"
+    assert shares.loc[32, "style"].abs().max() < 0.2
+    assert shares.loc[32, RIGHT, "by reward"] < -0.4 < shares.loc[32, RIGHT, "permuted"] - 0.2, "credit shows below 0"
+    assert "style, permuted, 32" in ceiling_chart(table).to_dict()["description"]
+
+
+def test_on_words_that_both_signs_say_their_pushes_oppose_without_any_credit():
+    """One context, three equally likely words, coin flips as rewards: mean cosine of the two signs on shared words."""
+    rng, cosines = np.random.default_rng(0), []
+    for _ in range(500):
+        words, good = rng.integers(3, size=8), rng.random(8) < 0.5
+        shared = np.isin(words, np.intersect1d(words[good], words[~good]))
+        pushes = (good - good.mean())[:, None] * (np.eye(3)[words] - 1 / 3)
+        up, down = pushes[shared & good].sum(0), pushes[shared & ~good].sum(0)
+        if up @ up > 1e-9 and down @ down > 1e-9:
+            cosines.append(up @ down / np.sqrt((up @ up) * (down @ down)))
+    assert np.mean(cosines) < -0.5

@@ -25,14 +25,13 @@ from workbook.claims import (
     ledger_json,
     registered,
     show_outcomes,
-    summary,
 )
-from workbook.claims.inference import Rule, adjusted, detectable_effect, judge_units, sign_flip_p
-from workbook.claims.ledger import NESTED, claim_of, keep_ledger, kept_ledger, predictions
-from workbook.statistics import pseudo_values, t_interval
+from workbook.claims.computed import NESTED, SCALES, keep_ledger, sentences, untestable
+from workbook.claims.inference import Rule, holm, judge_units
+from workbook.claims.kept import CANNOT, TOO_SMALL, WORDS, kept_ledger, primaries, row_of, split_key, stated_of
+from workbook.statistics import detectable_effect, pseudo_values, t_interval
 from workbook.studies.record import RESULTS, Measurement, Tables
 from workbook.studies.registration import Outcome, check_registration, read_registration
-from workbook.views.ledger import ledger_chart, standardized
 
 IDS = [
     *(f"H{k}" for k in range(1, 14)),
@@ -44,7 +43,7 @@ ABOVE_0 = Rule(0.0, -0.1, 0.1, 1.0)
 
 
 # --- numbers
-def test_outcomes_follow_from_the_two_intervals():
+def test_words_follow_from_the_two_intervals():
     """Against scipy: the sides of the 95 % interval, and two one-sided tests at 5 %."""
     rng = np.random.default_rng(0)
     seen = set()
@@ -52,28 +51,39 @@ def test_outcomes_follow_from_the_two_intervals():
         x = rng.normal(mean, sd, 9)
         low, high = stats.ttest_1samp(x, 0).confidence_interval(0.95)
         p_low, p_high = (stats.ttest_1samp(x, c, alternative=a).pvalue for c, a in [(-0.1, "greater"), (0.1, "less")])
-        expected = "supported" if low > 0 else "contradicted" if high < 0 else "inconclusive"
-        expected = "equivalent to none" if max(p_low, p_high) < 0.05 else expected
-        assert ABOVE_0.outcome(x) == expected
-        assert ABOVE_0.p(x) == pytest.approx(stats.ttest_1samp(x, 0).pvalue, rel=1e-9)
-        assert ABOVE_0.p_equivalent(x) == pytest.approx(max(p_low, p_high), rel=1e-9)
+        expected = "holds" if low > 0 else "does not hold" if high < 0 else "open"
+        expected = TOO_SMALL if max(p_low, p_high) < 0.05 else expected
+        assert ABOVE_0.word(x) == expected
+        p = max(p_low, p_high) if expected == TOO_SMALL else stats.ttest_1samp(x, 0).pvalue
+        assert ABOVE_0.p(x) == pytest.approx(p, rel=1e-9), "of the word"
         assert t_interval(x)[1:] == pytest.approx((low, high))
         seen.add(expected)
-    assert seen == {"supported", "contradicted", "inconclusive", "equivalent to none"}
+    assert seen == set(WORDS) - {CANNOT}
+    assert ABOVE_0.word(x[:5]) == "open", "fewer than six units"
+    x = rng.normal(0.5, 0.2, 9)
+    assert Rule(0.0, -0.1, 0.1, -1.0).word(x) == "does not hold", "the other side"
+
+
+def test_a_clear_effect_is_too_small_only_where_the_threshold_is_the_null():
     clear = np.array([0.04, 0.05, 0.06, 0.05, 0.04, 0.06])
     assert t_interval(clear).low > 0, "clear of the threshold"
-    assert ABOVE_0.outcome(clear) == "equivalent to none", "and yet smaller than what is of interest"
-    x = rng.normal(0.5, 0.2, 9)
-    assert Rule(0.0, -0.1, 0.1, -1.0).outcome(x) == "contradicted", "the other side"
+    assert ABOVE_0.word(clear) == TOO_SMALL
+    assert Rule(0.5, 0.4, 0.6, 1.0).word(clear + 0.5) == "holds", "a half is no null"
+    assert Rule(0.5, 0.4, 0.6, 1.0).word(clear + 0.45) == TOO_SMALL, "on neither side"
 
 
-def test_sign_flips_are_all_of_them():
-    x = np.random.default_rng(1).normal(0.3, 1, 7)
-    sums = [abs(np.dot(np.where([k >> i & 1 for i in range(7)], 1, -1), x)) for k in range(2**7)]
-    assert sign_flip_p(x) == np.mean(np.array(sums) >= abs(x.sum()) - 1e-12)
-    assert sign_flip_p(np.ones(5)) == 2 / 32, "5 units never reach 5 %"
-    long = np.random.default_rng(2).normal(0.3, 1, 20)
-    assert sign_flip_p(long) == pytest.approx(stats.ttest_1samp(long, 0).pvalue, abs=0.03), "drawn beyond 12"
+def test_holms_correction_goes_down_the_list():
+    """By the definition: the i-th smallest of m falls if it and all smaller ones are below level / (m - i + 1)."""
+    rng = np.random.default_rng(0)
+    for p in (rng.uniform(0, 0.2, 12), np.array([0.01, 0.04, 0.03, 0.005]), np.array([])):
+        for level in (0.01, 0.05, 0.2):
+            order, rejected = np.argsort(p), np.zeros(len(p), bool)
+            for place, k in enumerate(order):
+                if p[k] > level / (len(p) - place):
+                    break
+                rejected[k] = True
+            assert ((holm(p) <= level) == rejected).all()
+    assert holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
 @pytest.mark.parametrize("n", [6, 10, 30])
@@ -81,12 +91,6 @@ def test_the_detectable_effect_has_80_percent_power(n):
     effect = detectable_effect(2.0, n)
     t = stats.t.ppf(0.975, n - 1)
     assert 1 - stats.nct.cdf(t, n - 1, effect / 2.0 * n**0.5) == pytest.approx(0.8, abs=1e-6)
-
-
-def test_q_values_are_benjamini_and_hochbergs():
-    p = np.random.default_rng(0).uniform(0, 0.2, 25)
-    np.testing.assert_allclose(adjusted(p), stats.false_discovery_control(p))
-    assert adjusted(np.array([])).size == 0
 
 
 def test_ratios_are_judged_by_pseudo_values_on_the_log_scale():
@@ -98,10 +102,12 @@ def test_ratios_are_judged_by_pseudo_values_on_the_log_scale():
 
     plain, log = pseudo_values(table, ratio), pseudo_values(table, ratio, log=True)
     assert plain.mean() == pytest.approx(ratio(table), rel=0.02)
+    assert plain.mean() != ratio(table) == plain.attrs["estimate"]
     registered = Outcome("H1", "primary", "", side="below", threshold=1.0, smallest_effect=0.2)
     judged = judge_units(log, registered)
-    assert judged[:3] == pytest.approx(tuple(np.exp(t_interval(log))))
-    assert judged.outcome == "supported"
+    assert judged[1:3] == pytest.approx(tuple(np.exp(t_interval(log)[1:]))), "the jackknife's interval"
+    assert judged.mean == pytest.approx(ratio(table)), "and the ratio of means itself"
+    assert judged.outcome == "holds"
     away = np.log(1.0) - detectable_effect(log.std(ddof=1), 8)
     assert judged.detectable == pytest.approx(1 - np.exp(away)), "in the ratio's unit, towards the claim"
     with pytest.raises(ValueError, match="a logarithm needs a statistic above 0"):
@@ -118,8 +124,8 @@ def test_units_of_one_policy_are_judged_by_their_mean():
     assert shared.policies == 10
     assert shared[:3] == pytest.approx(tuple(t_interval(means)))
     assert shared.high - shared.low > 1.5 * (own.high - own.low), "30 units of 10 policies are not 30 units"
-    assert shared.p_units == own.p < shared.p
-    assert judge_units(units, registered, policies.map(lambda _: "one"))[:9] == own[:9], "of one policy: its seeds"
+    assert own.p < shared.p
+    assert judge_units(units, registered, policies.map(lambda _: "one")) == own, "of one policy: its seeds"
 
 
 # --- registrations
@@ -246,7 +252,7 @@ def world(tmp_path, monkeypatch):
     rows["H1"][2:5:2] = [Measurement("confidence_tuning", f"H1 ratio{more}", _ratio) for more in ("", " of 1")]
     records = {name: replace(CLAIMS[name], rows=measured) for name, measured in rows.items()}
     records["H9"] = replace(CLAIMS["H9"], rows=[])
-    monkeypatch.setattr(sys.modules["workbook.claims.ledger"], "CLAIMS", records)
+    monkeypatch.setattr(sys.modules["workbook.claims.computed"], "CLAIMS", records)
     return tmp_path
 
 
@@ -259,56 +265,64 @@ def _ratio(tables):
 def test_the_ledger_of_a_world(world):
     table = ledger(folder=world).set_index("key")
     outcomes = {
-        **{"H1": "supported", "H1 control": "equivalent to none", "H1 ratio": "supported", "H2": "not testable here"},
-        **{"H3": "contradicted", "H4": "inconclusive", "H5": "not comparable", "H6": "not testable here"},
-        **{"H7": "not testable here", "H8": "not measured", "": "not measured", "H1 as it was": "described"},
-        **{"H1 small": "not zero, too small to matter here", "H1 at its place": "at its threshold"},
-        "H1 ratio of 1": "not zero, too small to matter here",
-        **{"H1 able": "equivalent to none", "H1 unable": "not testable here", "H1 unregistered": "not testable here"},
-        **{"H2 named": "equivalent to none", "H2 named badly": "not testable here"},
-        "H1 clear": "supported",  # an effect that is seen needs no proof that it could have been
+        **{"H1": "holds", "H1 control": TOO_SMALL, "H1 ratio": "holds", "H2": TOO_SMALL},
+        **{"H3": "does not hold", "H4": "open", "H5": CANNOT, "H6": CANNOT, "H7": CANNOT, "H8": "open", "": "open"},
+        **{"H1 as it was": "described", "H1 small": TOO_SMALL, "H1 at its place": TOO_SMALL},
+        **{"H1 ratio of 1": TOO_SMALL, "H1 able": TOO_SMALL, "H1 unable": CANNOT, "H1 unregistered": CANNOT},
+        **{"H1 clear": CANNOT, "H2 named": TOO_SMALL, "H2 named badly": CANNOT},
     }
     assert table["outcome"].to_dict() == outcomes
     units = pd.concat(pd.read_parquet(path).assign(seed=path.parent.name) for path in world.rglob("numbers.parquet"))
     means = units.groupby("seed")["clear"].mean().drop("seed=10")
     h1 = table.loc["H1"]
     assert (h1["mean"], h1["low"], h1["high"]) == pytest.approx(tuple(t_interval(means))), "the added unit is out"
+    assert (h1["low_90"], h1["high_90"]) == pytest.approx(tuple(t_interval(means, 0.9))[1:])
     assert (h1["units"], h1["registered_units"], h1["added"]) == (10, 10, (10,))
     assert (h1["clean"], h1["registration"], h1["commits"]) == (True, "matches", ("c0ffee",))
     assert h1["paper_effect"] == "0.3 at 512 prompts"
-    assert table.loc["H5", "here"] == "supported"
-    assert table.loc["H5", "reason"].startswith("our batch is smaller; at our place supported: ")
+    assert table.loc["H5", "reason"] == "our batch is smaller"
     assert table.loc["H6", "reason"] == "identity of the first step"
     assert "a floor, a ceiling or no contrast" in table.loc["H7", "reason"]
     assert "80 % power for" in table.loc["H4", "reason"]
-    assert "holds no table 'none' at scale 'family'" in table.loc["H8", "reason"]
+    assert table.loc["H8", "reason"].startswith(
+        "not measured: confidence_tuning holds no table 'none' at scale 'family'"
+    )
     assert "no primary outcome is registered" in table.loc["", "reason"]
-    assert f"{0.1 / h1['mean']:.0%} of its positive control, H1" in table.loc["H1 able", "reason"]
-    assert "positive control, H4, does not separate (inconclusive)" in table.loc["H1 unable", "reason"]
-    assert table.loc["H2", "reason"].startswith("it names no positive control; its 90 % interval lies within 0 ± 0.1")
+    assert table.loc["H1 unable", "reason"] == "its positive control, H4, does not separate (open)"
+    assert table.loc["H1 unregistered", "reason"] == "its positive control, H99, does not separate (not measured)"
     assert table["changed"].str.endswith("its control was named then").sum() == 2, "and the rows say so"
     assert (table.loc[["H2 named", "H1"], "registration"] == "matches").all(), "the registration is what it was"
-    assert "positive control, H99, does not separate (not measured)" in table.loc["H1 unregistered", "reason"]
-    judged = table.loc[["H1", "H2", "H3", "H4", "H7"]]
-    np.testing.assert_allclose(judged["q"], adjusted(judged["p"].to_numpy()), err_msg="neither H5 nor H6 can be judged")
-    assert table["q"].notna().sum() == 5, "q is of primary rows alone"
-    decides = table[table["p"].notna() & (table["role"] != "described")].drop(["H5", "H6"])
-    np.testing.assert_allclose(decides["q_all"], adjusted(decides["p"].to_numpy()), err_msg="over all rows that decide")
-    assert table["q_all"].notna().sum() == len(decides) == 16
+
+
+def test_a_reason_of_ours_and_holm_over_the_experiments(world, monkeypatch):
+    module = sys.modules["workbook.claims.computed"]
+    monkeypatch.setattr(module, "untestable", lambda: {("confidence_tuning", "H1 ratio"): "it is fixed by algebra"})
+    monkeypatch.setattr(module, "sentences", lambda: {("confidence_tuning", "H3"): "the whole sentence"})
+    monkeypatch.setattr(module, "primaries", lambda: [("family", key) for key in ("H1", "H3", "H4", "H6")])
+    table = ledger(folder=world).set_index("key")
+    assert table.loc["H1 ratio", ["outcome", "reason"]].tolist() == [CANNOT, "it is fixed by algebra"]
+    assert table.loc["H3", "measured"] == "the whole sentence"
+    primary = table.loc[["H1", "H3", "H4"]]
+    assert primary["p_holm"].tolist() == pytest.approx(holm(primary["p"]).tolist()), "H6 cannot be tested"
+    assert table["p_holm"].notna().sum() == 3, "no other row is corrected"
     alone = ledger(folder=world, claims=["H3"]).set_index("key")
-    assert alone.loc["H3", "q_all"] == table.loc["H3", "q_all"]
-    assert alone.loc["H3", "q"] == table.loc["H3", "q"], "whichever claims are asked for"
+    kept = kept_ledger().set_index(["scale", "key"])["p"]
+    others = [kept["family", key] for key in ("H1", "H4", "H6")]
+    assert alone.loc["H3", "p_holm"] == pytest.approx(holm([alone.loc["H3", "p"], *others])[0]), "as they were kept"
+    monkeypatch.setattr(module, "corrected", lambda places: {("family", "H3"): 0.2})
+    row = ledger(folder=world, claims=["H3"]).iloc[0]
+    assert (row["outcome"], row["reason"].split(";")[0]) == ("open", "does not hold uncorrected")
 
 
-def test_fewer_than_six_units_have_no_outcome(world):
+def test_fewer_than_six_units_are_open(world):
     for unit in range(5, 11):
         for path in (world / "confidence_tuning" / "family" / f"seed={unit}").iterdir():
             path.unlink()
     row = ledger(folder=world, claims=["H1"]).iloc[0]
-    assert row["outcome"] == "not measured"
-    assert row["reason"] == "5 units; an outcome needs 6"
+    assert row["outcome"] == "open"
+    assert row["reason"] == "5 units on 5 policies; a word needs 6"
     assert np.isfinite(row["mean"])
-    assert np.isnan([row["low"], row["high"], row["p"], row["q"]]).all()
+    assert np.isnan([row["low"], row["high"], row["p"], row["p_holm"]]).all()
 
 
 def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(world, monkeypatch):
@@ -342,49 +356,36 @@ def test_no_outcome_of_a_sealed_study_is_looked_at(world):
     sealed = world / "confidence_tuning" / "sealed.yaml"
     sealed.write_text("sealed: 2026-11-22\nwhy: units are missing\n")
     row = ledger(folder=world, claims=["H1"]).iloc[0]
-    assert (row["outcome"], row["units"], row["reason"].split(":")[0]) == (
-        *("not measured", 0),
-        "confidence_tuning is being measured",
-    )
+    assert (row["outcome"], row["units"]) == ("open", 0)
+    assert row["reason"].startswith("not measured: confidence_tuning is being measured")
     sealed.unlink()
     assert ledger(folder=world, claims=["H1"]).iloc[0]["units"] == 10
 
 
-def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
+def test_the_ledger_as_text_and_json(world, tmp_path):
     table = ledger(folder=world)
     whole = format_ledger(table)
-    assert "primary: SUPPORTED (its whole interval lies above 0)" in whole
-    assert "sign flips" in whole
+    assert "primary: HOLDS (its whole interval lies above 0)" in whole
+    assert f"control: {CANNOT.upper()} (its positive control, H4, does not separate (open))" in whole
     short = format_summary(table).splitlines()
-    assert short[0] == "**✓ supported: 1**"
+    assert short[0] == "**✓ holds: 1**"
     assert short[1].split("  ")[1] == "H1"
-    assert short[-1] == (
-        "9 primary rows: 3 not testable here, 2 not measured, 1 supported, 1 contradicted, 1 inconclusive, "
-        "1 not comparable. 1 of 2 means lie in the interval that was predicted; "
-        "for 0 of the 2 such a number had been seen before."
-    )
-    known = table.assign(seen_before=np.where(table["key"] == "H3", "0.3 in development", "no"))
-    assert predictions(known).endswith("; for 1 of the 2 such a number had been seen before.")
-    late = table.assign(registration="superseded")
-    assert predictions(late) == "", "what was predicted after the numbers were seen is not scored"
+    assert short[-1] == (f"9 primary rows: 3 open, 3 {CANNOT}, 1 holds, 1 {TOO_SMALL}, 1 does not hold.")
     rows = json.loads(ledger_json(table))["rows"]
     assert rows[0]["values"] == {str(k): v for k, v in table.iloc[0]["values"].items()}
     assert rows[0]["policy_of"]["3"] == "family:seed=3"
-    assert None in [row["q"] for row in rows], "NaN is null"
+    assert None in [row["p_holm"] for row in rows], "NaN is null"
     asked = ["claims", "--folder", str(world), "--json", str(tmp_path / "rows.json")]
     assert __main__.main(asked) == 0
     assert json.loads((tmp_path / "rows.json").read_text())["rows"] == rows
-    chart = ledger_chart(table).to_dict()
-    assert "H3 a masked update moves the same unsure token: " in chart["description"]
-    assert "contradicted" in chart["description"]
-    drawn = next(rows for rows in chart["datasets"].values() if "label" in rows[0])
-    assert len({row["outcome"] for row in drawn}) > 1, "so sorting by outcome moves rows"
-    means = table[table["role"] == "primary"].set_index("claim")["mean"].map("{:.4g}".format)
-    assert [row["effect"].split(" [")[0] for row in drawn] == [means[row["claim"]] for row in drawn]
-    assert "Not measured: H8, H9." in chart["title"]["subtitle"]
 
 
 # --- the command line, and what is committed
+@pytest.fixture(scope="module")
+def computed():
+    return ledger(described=False)
+
+
 def test_the_command_line_loads_neither_trainer_nor_charts(tmp_path):
     """What `python -m workbook claims` answers must not wait for TRL or altair; it loads the records of all topics."""
     code = "import sys; from workbook.__main__ import main; status = main(['claims', '--claim', 'H1']); "
@@ -396,23 +397,71 @@ def test_the_command_line_loads_neither_trainer_nor_charts(tmp_path):
     assert answer.stdout.startswith("H1 ")
 
 
-def test_no_committed_outcome_rests_on_fewer_than_six_units():
-    table = ledger(described=False)
-    decided = table[table["outcome"].isin(["supported", "contradicted", "equivalent to none", "inconclusive"])]
+def test_what_prints_the_findings_loads_nothing_that_measures(tmp_path):
+    """It reads the kept ledger: no table of a study, no topic, no torch."""
+    code = "import sys; from workbook.__main__ import main; status = main(['findings']); "
+    code += (
+        "heavy = {'torch', 'scipy', 'altair', 'IPython', 'workbook.studies', 'workbook.topics'} & set(sys.modules); "
+    )
+    code += "assert not heavy, heavy; sys.exit(status)"
+    where = {"cwd": RESULTS.parents[1], "env": os.environ | {"WORKBOOK_CACHE": str(tmp_path)}}  # nothing is kept there
+    answer = subprocess.run([sys.executable, "-c", code], **where, capture_output=True, text=True)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.stdout.startswith("1. ")
+
+
+def test_no_committed_word_rests_on_fewer_than_six_units(computed):
+    table = computed
+    decided = table[table["outcome"].isin(["holds", "does not hold", TOO_SMALL])]
     assert (decided["policies"] >= 6).all()
     earlier = decided[decided["registration"] != "matches"]  # of which the tables were measured before
     assert set(earlier["study"]) <= {"confidence"}, "no threshold was changed elsewhere"
     assert (earlier["registration"] == "superseded").all(), "and there it says so"
     assert decided["clean"].all(), "every table that decides came from an unmodified tree"
-    assert set(summary(table)["claim"]) == set(CLAIMS)
+    assert set(table.loc[table["role"] == "primary", "claim"]) == set(CLAIMS)
+    assert set(table["outcome"]) <= set(WORDS)
 
 
-def test_the_printed_command_gives_the_row_that_the_ledger_has(tmp_path):
-    """From one study's tables alone: q is over the primary rows of all the others, as they are committed."""
+def test_the_printed_command_gives_the_row_that_the_ledger_has(tmp_path, computed):
+    """From one study's tables alone."""
     shutil.copytree(RESULTS / "mass" / "family", tmp_path / "mass" / "family")
-    own, whole = (ledger("family", folder, ["H2"], described=False) for folder in (tmp_path, None))
-    pd.testing.assert_frame_equal(own, whole)
-    assert np.isfinite(own.loc[0, "q"])
+    whole = computed.query("scale == 'family' and claim == 'H2'").reset_index(drop=True)
+    pd.testing.assert_frame_equal(ledger("family", tmp_path, ["H2"], described=False), whole, check_dtype=False)
+
+
+LEAVING = {
+    "worlds_probes",
+    "worlds_neighbours",
+    "dose_dials",
+    "recovered_dials",
+    "recovered_members",
+}  # with their rows
+
+
+def test_sentences_of_rows_are_whole_and_what_rows_yaml_names_is_registered():
+    goes_on = kept_ledger()["measured"].str.match("(?i)the same(?! as )")
+    assert set(kept_ledger()[goes_on]["study"]) <= LEAVING, "write it out in data/book/rows.yaml"
+    for study, key in {*sentences(), *untestable()}:
+        assert key in read_registration(study).outcomes, (study, key)
+    places = set(zip(kept_ledger()["study"], kept_ledger()["key"], strict=True))
+    rows = kept_ledger().set_index(["study", "key"]).sort_index()
+    for place, why in untestable().items():
+        assert place in places
+        assert np.all(rows.loc[place, "outcome"] == CANNOT)
+        assert np.all(rows.loc[place, "reason"] == why)
+    assert registered()["C3"].outcome == "holds", "credit shows there: it is 0 without"
+
+
+def test_the_experiments_rest_on_rows_of_the_kept_ledger():
+    assert len(set(primaries())) == len(primaries())
+    for scale, key in primaries():
+        assert scale in SCALES
+        assert key in registered(scale)
+    assert split_key("Q1 value@worlds") == ("worlds", "Q1 value")
+    assert split_key("Q4@ramble") == ("world:ramble", "Q4")
+    assert split_key("H7 sums") == ("smollm2:sums", "H7 sums")
+    with pytest.raises(ValueError, match="key='H1 alnoe' is no registered row of the ledger; rows are H1 alone"):
+        row_of("H1 alnoe")
 
 
 def test_bad_requests_are_one_sentence(capsys):
@@ -424,58 +473,56 @@ def test_bad_requests_are_one_sentence(capsys):
         Tables("huge")
 
 
-def test_a_chapter_shows_registered_rows(capsys):
+def test_a_chapter_shows_registered_rows(capsys, computed):
     show_outcomes("H1", "H1 alone")
     printed = capsys.readouterr().out
-    row = ledger("family", claims=["H1"], described=False).set_index("key").loc["H1"]
-    assert f"H1 (primary): {row['outcome']}" in printed
+    row = computed.query("scale == 'family'").set_index("key").loc["H1"]
+    assert f"{row['outcome']}: {row['words']} (H1, primary)" in printed
     assert row["measured"] in " ".join(printed.split())
-    assert f"{row['measured']}; the same over all tokens" in " ".join(printed.split()), "of H1 alone"
-    assert max(map(len, printed.splitlines())) <= 100
+    assert sentences()["dose", "H1 alone"] in " ".join(printed.split())
     with pytest.raises(ValueError, match="H1 alone"):
         show_outcomes("H1 alnoe")
 
 
-def test_every_registered_row_is_a_line_with_its_bar():
-    """The dot lies inside the interval, the interval inside the picture; a row without one has words alone."""
-    for key, row in registered().items():
-        page = cards.Outcomes({key: row})._repr_html_()
-        assert f"<b>{row.outcome}</b>" in page
+def test_every_row_is_a_line_with_its_bar():
+    """The dot lies inside the picture, on the side on which it was measured; a row without interval has words alone."""
+    for row in registered().values():
+        page = cards.ClaimLines([("what", row)])._repr_html_()
+        assert f">{row.outcome}</b>" in page
         if not np.isfinite([row.low, row.threshold, row.smallest_effect]).all():
             assert "<svg" not in page
             continue
         low, high = map(float, re.search(r'd="M([\d.]+) [\d.]+H([\d.]+)"', page).groups())
         dot, threshold = (float(re.search(pattern, page)[1]) for pattern in (r'cx="([\d.]+)"', r'd="M([\d.]+) 0V'))
-        assert 6 <= low <= dot <= high <= cards.BAR[0] - 6
-        assert (dot - threshold) * (row.mean - row.threshold) >= 0, "on the side on which it was measured"
+        assert 6 <= min(low, dot) <= max(high, dot) <= cards.BAR[0] - 6
+        assert (dot - threshold) * (row.mean - row.threshold) >= 0
 
 
 def test_what_is_too_small_says_which_interval_decided_so():
-    """And the zone of a picture is that of the rule, of a ratio as well: c - d to c + d."""
     for row in registered().values():
-        ends = [float(end) for end in re.findall(r"-?[\d.]+(?:e-\d+)?", claim_of(row).partition("90 % interval")[2])]
-        if row.outcome in ("equivalent to none", "not zero, too small to matter here", "at its threshold"):
-            low, high, least, most = ends
-            assert least <= low < high <= most, "as rounded"
-            assert row.low < low or np.isclose(row.low, low, rtol=0.02)
-        elif row.outcome in ("supported", "contradicted"):
+        ends = [float(end) for end in re.findall(r"-?[\d.]+(?:e-\d+)?", stated_of(row).partition("90 % interval")[2])]
+        if row.outcome == TOO_SMALL:
+            low, high = ends
+            assert row.threshold - row.smallest_effect <= low < high <= row.threshold + row.smallest_effect
+            assert row.low < row.low_90
+        elif row.outcome in ("holds", "does not hold"):
             assert ends == []
-    edges = ledger(claims=["D4", "H3"], described=False).query("role == 'primary'")
-    zone = edges["smallest_effect"]
-    edges = standardized(edges.assign(low=edges["threshold"] - zone, high=edges["threshold"] + zone))
-    np.testing.assert_allclose(edges[["z_low", "z_high"]], [[-1, 1]] * len(edges))
 
 
-def test_what_chapters_read_is_what_the_tables_say(tmp_path, monkeypatch, capsys):
+def test_runs_that_never_got_there_are_no_perfect_null():
+    row = registered("world:third")["Q1 world"]
+    assert stated_of(row._replace(mean=0.0, low=0.0, high=0.0)).startswith("not reached; 10 of 10 registered units")
+
+
+def test_what_chapters_read_is_what_the_tables_say(tmp_path, monkeypatch, capsys, computed):
     """The kept ledger is the computed one, and says when the tables are others."""
-    computed = ledger(described=False).reset_index(drop=True)
     kept = kept_ledger()
     assert capsys.readouterr().out == "", "python -m workbook claims --keep computes it anew"
     pd.testing.assert_frame_equal(kept, computed[kept.columns], check_dtype=False, rtol=1e-9)
     assert set(computed.columns) - set(kept.columns) == set(NESTED)
     path = keep_ledger(computed, tmp_path / "ledger.parquet")
     pd.testing.assert_frame_equal(kept_ledger(path), kept, check_dtype=False)
-    monkeypatch.setattr(sys.modules["workbook.claims.ledger"], "fingerprint", lambda: "other")
+    monkeypatch.setattr(sys.modules["workbook.claims.kept"], "fingerprint", lambda: "other")
     kept_ledger.cache_clear()
     kept_ledger(path)
     assert "claims --keep" in capsys.readouterr().out

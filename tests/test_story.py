@@ -7,7 +7,8 @@ import pytest
 from workbook import example_group, example_policy, example_rollouts, running_values
 from workbook.book import back_matter
 from workbook.book.chapters import NOTEBOOKS, find_chapters
-from workbook.claims import registered, sentences, show_claims
+from workbook.claims import registered, show_claims
+from workbook.claims.kept import WORDS
 from workbook.places import data_path
 from workbook.topics.hypothesis import check_hypothesis
 from workbook.views import book_path, meeting_paths_chart
@@ -52,18 +53,18 @@ def test_a_hypothesis_is_tried_or_its_fault_is_named(mine, says, capsys):
 
 
 def test_claims_are_sentences_with_a_word_that_opens_the_row():
-    assert {row.outcome for row in registered().values()} <= {*sentences.PLAIN, "not comparable", "not measured"}
+    assert {row.outcome for row in registered().values()} <= set(WORDS)
     shown = show_claims({"H1": "alike <b>"})
-    word, _ = sentences.PLAIN[registered()["H1"].outcome]
-    assert repr(shown).startswith(f"{word}: alike <b> (H1, ")
-    assert f">{word}</b> alike &lt;b&gt;</summary>" in shown._repr_html_()
+    word = registered()["H1"].outcome
+    assert repr(shown).startswith(f"{word}: alike <b> (H1, primary)\n")
+    assert f">{word}</b> alike &lt;b&gt; " in shown._repr_html_()
     assert registered()["H1"].measured[:20] in shown._repr_html_()
     for scale in ("family", "world:third"):
-        with pytest.raises(ValueError, match="key='H99' is no registered row"):
+        with pytest.raises(ValueError, match="is no registered row of the ledger; rows are "):
             show_claims({"H99": "what"}, scale)
     assert "Q2" in registered("world:third"), "and not in the family"
-    units = registered("world:third")["Q2"].units
-    assert repr(show_claims({"Q2": "faster"}, "world:third")).count(f"; {units} of ") == 1
+    units = registered("world:third")["Q1 world"].units
+    assert repr(show_claims({"Q1 world": "faster"}, "world:third")).count(f"; {units} of ") == 1
 
 
 def test_a_and_b_are_rollouts_of_a_policy_that_answers_their_prompt():

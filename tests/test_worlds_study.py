@@ -13,7 +13,7 @@ from audit.reckoning import Missing, Units, Void
 from scipy import stats
 
 from workbook.claims import ledger, measurements
-from workbook.claims.inference import NOT_TESTABLE
+from workbook.claims.kept import CANNOT
 from workbook.studies import record
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
@@ -176,7 +176,7 @@ def test_every_registered_row_is_measured_as_the_audit_does(folder):
 
 def test_the_ledger_judges_worlds_as_units(folder):
     rows = ledger("worlds", folder, ["Q1"]).set_index("key")
-    assert rows.loc["Q1", ["outcome", "units", "policies", "registration"]].tolist() == ["supported", 12, 12, "matches"]
+    assert rows.loc["Q1", ["outcome", "units", "policies", "registration"]].tolist() == ["holds", 12, 12, "matches"]
     assert set(rows.index) == {"Q1", "Q1 price", "Q1 value"}
     third = measurements("Q1", Tables("world:third", folder)).set_index("key")
     assert "Q1 held out" not in third.index
@@ -196,7 +196,7 @@ def test_a_lead_is_void_where_sharpening_alone_gains(folder):
         claims.credited(other, "positive_only")
     other.registered = lambda *_: other
     judged = [measurements("Q2", one).set_index("key").loc["Q2", "outcome"] for one in (other, tables)]
-    assert [outcome == NOT_TESTABLE for outcome in judged] == [True, False]
+    assert [outcome == CANNOT for outcome in judged] == [True, False]
 
 
 def test_the_signal_of_exact_gradients_is_that_of_sampled_updates(monkeypatch):

@@ -121,7 +121,8 @@ def pseudo_values(
 
     For a mean they are the units' own values; for a ratio of means their average also takes off most of its bias.
     table: rows of all units.  statistic: table -> number.  log: of its logarithm, for a ratio that is positive; the
-    series is then marked (`attrs["log"]`), so that an interval is given in the ratio's own unit.
+    series is then marked (`attrs["log"]`), so that an interval is given in the ratio's own unit. `attrs["estimate"]`
+    is theta(all), which is what is printed: the mean of the pseudo-values is not.
 
     Returns a Series, index = unit.  Raises ValueError for fewer than two units, or with log for a value not above 0.
     """
@@ -135,7 +136,7 @@ def pseudo_values(
     if log:
         whole, without = np.log(whole), np.log(without)
     values = pd.Series(len(units) * whole - (len(units) - 1) * without, index=pd.Index(units, name="unit"))
-    values.attrs["log"] = log
+    values.attrs |= {"log": log, "estimate": whole}
     return values
 
 

@@ -1,4 +1,4 @@
-"""make audit: recompute the ledger's deciding rows from tables and registrations, and compare.
+"""make audit: recompute the ledger's rows from tables and registrations, and every number that the book prints.
 
 python -m audit [LEDGER.json]      with tests/ on the path; without a file, `python -m workbook claims` writes one
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,17 +15,18 @@ from pathlib import Path
 
 import pandas as pd
 import yaml
-from scipy import stats
 
 from audit.definitions import DEFINITIONS, sets_of, taken
-from audit.reckoning import RESULTS, ROOT, Missing, Units, Void, conclude, judge
+from audit.reckoning import RESULTS, ROOT, Missing, Units, Void, conclude, holm, judge, says_no
 
-NUMBERS = ("mean", "low", "high", "p", "q", "q_all", "p_equivalent")
+NUMBERS = ("mean", "low", "high", "low_90", "high_90", "p", "p_holm")
 EXACT = ("claim", "role", "units", "outcome", "policies")
+BOOK = ROOT / "data" / "book"
+TUNED = ("smollm2:sums", "smollm2:ramble")  # scales whose keys name no scale, as the family's
 
 
 def main(path: str | None = None) -> int:
-    """Print each row that differs, and how many agree; 1 if any differs."""
+    """Print each row and each printed number that differs, and how many agree; 1 if any differs."""
     if path is None:
         path = Path(tempfile.mkdtemp()) / "ledger.json"
         command = [sys.executable, "-m", "workbook", "claims", "--json", str(path)]
@@ -35,14 +37,16 @@ def main(path: str | None = None) -> int:
     mine = recomputed()
     faults = [f"{key}: {what}" for key, row in mine.items() for what in differences(row, theirs.get(key))]
     faults += [f"{key}: no registration has it" for key in set(theirs) - set(mine)]
-    faults += single_tokens()
-    print("\n".join([*faults, f"{len(mine)} deciding rows; {len(faults)} differences."]))
+    faults += [*single_tokens(), *printed({(scale, key): row for (_, scale, key), row in mine.items()})]
+    print("\n".join([*faults, f"{len(mine)} rows with a word; {len(faults)} differences."]))
     return 1 if faults or not mine else 0
 
 
 def recomputed() -> dict[tuple, dict]:
-    """Every registered outcome that decides, at every scale it was registered for: {(study, scale, key): row}."""
-    rows = {}
+    """Every registered outcome with a threshold, at every scale it was registered for: {(study, scale, key): row}."""
+    rows, untestable = {}, set()
+    for reason in read("rows.yaml")["untestable"]:
+        untestable |= {(study, key) for study, keys in reason["rows"].items() for key in keys}
     for path in sorted(RESULTS.glob("*/registration.yaml")):
         text, study = yaml.safe_load(path.read_text(encoding="utf-8")), path.parent.name
         scales, named = text.get("units", []), path.with_name("named.yaml")
@@ -59,14 +63,29 @@ def recomputed() -> dict[tuple, dict]:
                         pass
                     except Void:
                         void = True
+                    no = any(says_no(outcome, name) for name in ("testable", "comparable"))
                     row = judge(values, outcome, units.policies) | {"registered": outcome, "void": void}
+                    row["excluded"] = no or (study, key) in untestable
                     rows[study, part["scale"], key] = row
-    every = [row for row in rows.values() if "p" in row and not row["excluded"]]
-    for name, part in {"q": [row for row in every if row["role"] == "primary"], "q_all": every}.items():
-        for row, q in zip(part, stats.false_discovery_control([row["p"] for row in part]), strict=True):
-            row[name] = float(q)
     by_scale = {scale: {key: row for (_, here, key), row in rows.items() if here == scale} for _, scale, _ in rows}
+    p = {}
+    for one in read("evidence.yaml")["experiments"].values():
+        row = find(one["primary"], {(scale, key): row for (_, scale, key), row in rows.items()})
+        p |= {one["primary"]: row} if "p" in row and not row["excluded"] else {}
+    for key, adjusted in holm({key: row["p"] for key, row in p.items()}).items():
+        p[key]["p_holm"] = adjusted
     return {place: row | {"outcome": conclude(row, by_scale[place[1]])} for place, row in rows.items()}
+
+
+def read(name: str):
+    return yaml.safe_load((BOOK / name).read_text(encoding="utf-8"))
+
+
+def find(key: str, rows: dict[tuple, dict]) -> dict:
+    """A row by its key, as the book writes it: key, key@world or key@worlds."""
+    name, _, world = key.partition("@")
+    scales = [world if world == "worlds" else f"world:{world}"] if world else ["family", *TUNED]
+    return next(rows[scale, name] for scale in scales if (scale, name) in rows)
 
 
 def single_tokens() -> list[str]:
@@ -78,6 +97,66 @@ def single_tokens() -> list[str]:
             if not math.isclose(share, sums, rel_tol=1e-3, abs_tol=1e-4):
                 faults.append(f"cancelled, unit {unit}, {kind}: {sums} of the sums, {share} of single tokens")
     return faults
+
+
+# --- what is printed
+
+
+def printed(rows: dict[tuple, dict]) -> list[str]:
+    """Numbers of README, the findings, the settings and the page of the evidence that are not what they must be."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = readme.split("<!-- findings -->")[1].split("<!-- /findings -->")[0]
+    findings, faults = read("findings.yaml"), []
+    shown = [filled(one["says"], rows) for one in findings["findings"]]
+    faults += [f"README lacks: {text}" for text in shown if text not in block]
+    command = [sys.executable, "-m", "workbook", "findings", "--decisions"]
+    asked = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    said = " ".join(asked.stdout.replace("`", "").split())
+    settings = [filled(one["says"], rows).replace("`", "") for one in findings["decisions"]]
+    faults += [f"settings lack: {text}" for text in settings if text not in said]
+    words = [(key, word) for part in findings.values() for one in part for key, word in one.get("when", {}).items()]
+    faults += [f"a sentence rests on {key}: {word}" for key, word in words if find(key, rows)["outcome"] != word]
+    return faults + evidence(rows)
+
+
+def filled(says: str, rows: dict[tuple, dict]) -> str:
+    """A sentence with the recomputed numbers at its places."""
+
+    def number(match) -> str:
+        mean = find(match[1], rows)["mean"]
+        return f"{100 * mean:.0f} %" if match[2] else f"{mean:.2g}"
+
+    return re.sub(r"\{([^{}:]+)(:%)?\}", number, says)
+
+
+def evidence(rows: dict[tuple, dict]) -> list[str]:
+    """What the page of the evidence has beside the recomputed numbers, words, minutes and counts of its experiments."""
+    page, faults = (BOOK / "evidence.md").read_text(encoding="utf-8"), []
+    sections = dict(part.split('"></a>', 1) for part in page.split('<a id="')[1:])
+    for name, one in read("evidence.yaml")["experiments"].items():
+        keys = [one["primary"], *(key for part in ("positive", "negative", "beside") for key in one.get(part) or {})]
+        shown = [find(key, rows) for key in keys]
+        wanted = ["{mean:.2g} [{low:.2g}, {high:.2g}]".format(**row) for row in shown]
+        if (there := re.findall(r"\S+ \[[^\]\[]+, [^\]\[]+\](?!\()", sections[name])) != wanted:
+            faults.append(f"evidence.md, {name}: {there}, recomputed {wanted}")
+        words = re.findall(r"\*\*?([a-z ]+)\*?\*[;:.]", sections[name])
+        if words != [row["outcome"] for row in shown]:
+            faults.append(f"evidence.md, {name}: {words}, recomputed {[row['outcome'] for row in shown]}")
+        if "p_holm" in shown[0] and f"Holm's p {shown[0]['p_holm']:.2g}." not in sections[name]:
+            faults.append(f"evidence.md, {name}: Holm's p is {shown[0]['p_holm']:.2g}")
+        for study, scale, shown_minutes in re.findall(
+            r"measure (\S+) --scale (\S+)` \(([\d,]+) minutes", sections[name]
+        ):
+            folder = "world=*" if scale == "worlds" else scale.replace(":", "=")
+            paths = (RESULTS / study).glob(f"{folder}/seed=*/manifest.json")
+            seconds = sum(json.loads(path.read_text(encoding="utf-8"))["seconds"] for path in paths)
+            if abs(seconds / 60 - int(shown_minutes.replace(",", ""))) > 0.5:
+                faults.append(f"evidence.md, {name}: {study} took {seconds / 60:.1f} minutes")
+    guessed = [row["registered"] for row in rows.values() if "predicted" in row["registered"] and row["units"]]
+    seen = sum(str(one.get("seen_before", "no")) not in ("no", "False") for one in guessed)
+    tested = sum("p_holm" in row for row in rows.values())
+    counts = f"over the {tested} primary rows", f"of {seen} of\n{len(guessed)} registered numbers"
+    return faults + [f"evidence.md lacks: {count!r}" for count in counts if count not in page]
 
 
 def differences(mine: dict, other: dict | None) -> list[str]:
@@ -94,7 +173,7 @@ def near(a: float | None, b: float | None, name: str) -> bool:
     a, b = (None if number is None or math.isnan(number) else number for number in (a, b))
     if a is None or b is None:
         return a is b
-    return math.isclose(a, b, rel_tol=1e-9, abs_tol=0.0 if name[0] in "pq" else 1e-12)
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=0.0 if name[0] == "p" else 1e-12)
 
 
 if __name__ == "__main__":

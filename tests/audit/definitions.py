@@ -19,8 +19,14 @@ from audit.reckoning import WORLDS, Missing, Units, Void, at, each, interval, lo
 def pseudo(statistic, table):
     """Pseudo-values n T - (n - 1) T_without_i of a statistic of means over the units that have every column."""
     table = table.dropna()
-    n, whole = len(table), statistic(table.mean())
-    return pd.Series({unit: n * whole - (n - 1) * statistic(table.drop(unit).mean()) for unit in table.index})
+    return jackknife({unit: statistic(table.drop(unit).mean()) for unit in table.index}, statistic(table.mean()))
+
+def jackknife(without, whole):
+    """Pseudo-values of a statistic from its values without each unit; `whole` is what is printed."""
+    n = len(without)
+    values = pd.Series({unit: n * whole - (n - 1) * left for unit, left in without.items()})
+    values.attrs["estimate"] = float(whole)
+    return values
 
 # --- batch_composition and, at level 1, batch_one_prompt: an order of mini-batches minus shuffled ones
 def end(run):
@@ -490,7 +496,7 @@ def gains(arm, read=half_way):
 
 def unless_void(arm):
     def number(units):
-        if gains("entropy_minimization")(units).mean() >= 0.2:
+        if gains("entropy_minimization")(units).attrs["estimate"] >= 0.2:
             raise Void
         return octaves(arm)(units)
     return number
@@ -530,8 +536,7 @@ def law(units):
         raise Missing
     known = [(float(doublings(one)), octaves("oracle")(one).mean()) for one in worlds.values()]
     table = pd.DataFrame(known, list(worlds), ["x", "price"])
-    whole, n = line(table)[0], len(table)
-    return pd.Series({k: n * whole - (n - 1) * line(table.drop(k))[0] for k in table.index})
+    return jackknife({k: line(table.drop(k))[0] for k in table.index}, line(table)[0])
 
 def off_line(units):
     others = trainable(Units("worlds", "worlds", len(WORLDS), units.results))

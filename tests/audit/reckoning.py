@@ -1,17 +1,16 @@
-"""Tables of registered units, and the statistics of one outcome on scipy.stats.
+"""Tables of registered units, and the word for one outcome on scipy.stats.
 
 Units' numbers x (means by policy where several units share some policies, but not all one) against a threshold c, on
-the claim's side of which the paper stands, and a zone c +- d of what is too small to be of interest:
+the claim's side of which it stands, and a zone c +- d of what is too small to be of interest:
 
-    equivalent to none       the 90 % t interval lies inside the zone: two one-sided tests at 5 %. It goes first. Where
-                             c is not 0: at its threshold; where the 95 % interval leaves 0 out: not zero, too small
-                             to matter here; where a positive control is named and is not supported, or none is named
-                             by a row that would be equivalent to none and is no control: not testable
-    supported, contradicted  the 95 % t interval lies on one side of c, and q <= 5 % over all primary rows
-    inconclusive             else;  not testable here, not comparable: as registered, or every unit lies exactly at c
-    not measured             fewer than 6 independent numbers
+    cannot be tested here    by the registration or by rows.yaml; or the positive control does not hold; or a Void; or
+                             every unit lies exactly at c
+    too small to matter      the 90 % t interval lies inside the zone; goes first where c is 0 (1 for a ratio)
+    holds, does not hold     the 95 % t interval lies on the claim's side of c, or on the other
+    open                     else, or fewer than 6 independent numbers, or a primary row that Holm leaves above 5 %
 
-A series marked by `logs` holds logarithms of a ratio; numbers are given back as ratios.
+A series marked by `logs` holds logarithms of a ratio; numbers are given back as ratios. One with attrs["estimate"]
+holds pseudo-values, whose interval it is, and that estimate is printed.
 """
 
 from __future__ import annotations
@@ -100,60 +99,54 @@ def logs(values: pd.Series) -> pd.Series:
 
 def judge(values: pd.Series, outcome: dict, policies: dict[int, str]) -> dict:
     """Numbers of units against a registered outcome, and what the intervals alone say (`conclude` says the rest)."""
+    log, estimate = bool(values.attrs.get("log")), values.attrs.get("estimate")
     values = values[np.isfinite(values.to_numpy(float))]
-    log = bool(values.attrs.get("log"))
     x, names = values.to_numpy(float), [policies[unit] for unit in values.index]
     if 2 <= len(set(names)) < len(values):
         x = np.array([np.mean([v for v, own in zip(x, names, strict=True) if own == name]) for name in set(names)])
     into, back = (math.log, math.exp) if log else (float, float)
     c, d, sign = outcome["threshold"], outcome["smallest_effect"], {"above": 1, "below": -1}[outcome["side"]]
-    excluded = says_no(outcome, "testable") or says_no(outcome, "comparable")
     row = {"claim": outcome["claim"], "role": outcome["role"], "units": len(values), "policies": len(x)}
-    row |= {"none": float(log), "excluded": excluded, "mean": back(x.mean()) if len(x) else math.nan}
+    mean = x.mean() if len(x) and estimate is None else estimate
+    row |= {"here": "open", "mean": back(mean) if len(x) else math.nan}
     if len(x) < MIN_UNITS:
-        return row | {"here": "not measured"}
+        return row
     threshold, low_end, high_end = into(c), into(c - d), into(c + d)
-    low, high = interval(x)
-    inner = interval(x, 0.90)
-    flat = np.ptp(x) == 0
-    here = "inconclusive"
+    (low, high), inner, flat = interval(x), interval(x, 0.90), np.ptp(x) == 0
+    row |= dict(zip(("low", "high", "low_90", "high_90"), map(back, (low, high, *inner)), strict=True))
+    small = low_end < inner[0] and inner[1] < high_end and (threshold == 0 or low <= threshold <= high)
     if flat and x[0] == threshold:
-        here = "not testable here"
-    elif low_end < inner[0] and inner[1] < high_end:
-        here = "equivalent to none"
+        row["here"] = "cannot be tested here"
+    elif small:
+        row["here"] = "too small to matter"
     elif not low <= threshold <= high:
-        here = "supported" if (low > threshold) == (sign > 0) else "contradicted"
-    return row | {
-        "low": back(low),
-        "high": back(high),
-        "here": here,
-        "p": float(x[0] == threshold) if flat else float(stats.ttest_1samp(x, threshold).pvalue),
-        "p_equivalent": max(one_sided(x - low_end), one_sided(high_end - x)),
-    }
+        row["here"] = "holds" if (low > threshold) == (sign > 0) else "does not hold"
+    if small:
+        p = max(one_sided(x - low_end), one_sided(high_end - x))
+    else:
+        p = float(x[0] == threshold) if flat else float(stats.ttest_1samp(x, threshold).pvalue)
+    return row | {"p": p}
 
 
 def conclude(row: dict, controls: dict[str, dict]) -> str:
-    """The outcome of a judged row, q of a primary one known; controls: rows of its scale by their keys."""
-    here, outcome = row["here"], row["registered"]
-    if row["void"]:
-        return "not testable here"
-    if not row["units"]:
-        return "not measured"
-    if says_no(outcome, "testable"):
-        return "not testable here"
-    if row["policies"] < MIN_UNITS or here == "not testable here":
+    """The word of a judged row, p_holm of a primary one known; controls: rows of its scale by their keys."""
+    here, control = row["here"], row["registered"].get("positive_control")
+    if row["excluded"] or row["void"]:
+        return "cannot be tested here"
+    if row["policies"] < MIN_UNITS or here == "cannot be tested here":
         return here
-    if here in ("supported", "contradicted") and row.get("q", 0.0) > LEVEL:
-        here = "inconclusive"
-    if here == "equivalent to none":
-        name, c = outcome.get("positive_control"), outcome["threshold"]
-        if name and (name not in controls or conclude(controls[name], controls) != "supported"):
-            return "not testable here"
-        clear = not row["low"] <= c <= row["high"]
-        here = "at its threshold" if c != row["none"] else "not zero, too small to matter here" if clear else here
-        if here == "equivalent to none" and not name and row["role"] != "control":
-            return "not testable here"
-    return "not comparable" if says_no(outcome, "comparable") else here
+    if control and (control not in controls or conclude(controls[control], controls) != "holds"):
+        return "cannot be tested here"
+    return "open" if row.get("p_holm", 0.0) > LEVEL else here
+
+
+def holm(p: dict) -> dict:
+    """Holm's adjusted p-values, step by step down the ordered list."""
+    adjusted, largest = {}, 0.0
+    for left, key in zip(range(len(p), 0, -1), sorted(p, key=p.get), strict=True):
+        largest = max(largest, min(1.0, left * p[key]))
+        adjusted[key] = largest
+    return adjusted
 
 
 def says_no(outcome: dict, name: str) -> bool:

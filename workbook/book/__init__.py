@@ -5,7 +5,9 @@ from workbook.places import lazy_names
 _NAMES = {  # module: what it offers
     "book.back_matter": "check_choice ten_questions",
     "book.chapters": "describe find_chapters run_chapters",
-    "book.outcomes": "decisions findings gallery_table show_figure undecided",
+    "book.evidence": "evidence_table",
+    "book.conclusions": "decisions findings undecided",
+    "book.gallery": "gallery_table show_figure",
     "book.pages": "render_book",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -38,6 +38,7 @@ of two of its controls. In the notebook all of them answer.</p>
 <script type="application/gzip">{spec}</script></div><script defer src="_static/vega.js"></script>"""
 HEATMAP = """<div class="tokens">{image}<script type="application/json">{state}</script></div>
 <script defer src="_static/heatmap.js"></script>"""
+TEXTS = ("evidence", "claims", "losses", "scale")  # pages of data/book
 CARDS = "<!-- chapters -->"  # where they stand on the first page
 CONFIG = {
     "project": TITLE,
@@ -65,7 +66,8 @@ def render_book(notebooks: dict, folder: Path) -> None:
     from sphinx.application import Sphinx  # of the extra `lab`
 
     lists = {"self-test": self_test_page(), "glossary": glossary_page(), "literature": references_page()}
-    lists |= {name: data_path("book", f"{name}.md").read_text(encoding="utf-8") for name in ("losses", "scale")}
+    lists |= {name: data_path("book", f"{name}.md").read_text(encoding="utf-8") for name in TEXTS}
+    lists = {name: text.replace("(../../notebooks/", "(") for name, text in lists.items()}
     shutil.rmtree(pictures := folder / "_images", ignore_errors=True)  # those of an earlier rendering
     pictures.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as temporary:
@@ -99,7 +101,7 @@ def page_source(notebook: dict, pictures: Path) -> dict:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             text = re.sub(r"!\[([^\]]*)\]\((?:http|data:)[^)]*\)", r"\1", text).replace("<abbr ", '<abbr tabindex="0" ')
-            text = text.replace("(../data/book/losses.md)", "(losses.md)").replace("(../data/pictures/", "(")
+            text = _own_links(text)
             cell["source"] = f"{re.sub(RUN, '', text)}\n\n{NOTE}" if k == 0 else text
             continue
         if cell["metadata"].get("jupyter", {}).get("source_hidden"):  # of a chapter's set-up the page folds all
@@ -114,10 +116,19 @@ def page_source(notebook: dict, pictures: Path) -> dict:
     return page
 
 
+def _own_links(text: str) -> str:
+    """Markdown whose links to pages of data/book and to pictures lead to the rendered ones."""
+    text = re.sub(rf"\(\.\./data/book/({'|'.join(TEXTS)})\.md", r"(\1.md", text)
+    return text.replace("(../data/pictures/", "(")
+
+
 def _as_html(output: dict, pictures: Path, explorer=None) -> None:
     """Turn an output's picture into HTML that says what it shows; explorer: makes what moves in its place."""
     data, about = output.get("data", {}), output.get("metadata", {}).get("image/png", {})
     if "image/png" not in data:
+        if "text/markdown" in data:
+            links = re.sub(r"\(\.\./data/book/(\w+)\.md", r"(\1.html", "".join(data["text/markdown"]))
+            data["text/markdown"] = links.replace(".ipynb)", ".html)")  # of outputs Sphinx resolves none
         if "text/html" in data:
             data["text/html"] = re.sub(r'(href="[\w-]+)\.ipynb"', r'\1.html"', "".join(data["text/html"]))
         return

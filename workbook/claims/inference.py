@@ -1,83 +1,98 @@
-"""What independent units say of a registered outcome: t interval, tests, power, and how much hangs on single units.
+"""What independent units say of a registered number, in one of five words.
 
-The numbers are one per unit (policy x seed), or jackknife pseudo-values; where several units share a policy they are
-not independent, and their mean stands for the policy. d is the smallest effect of interest about the threshold.
+The numbers are one per unit (policy x seed), or jackknife pseudo-values; units that share a policy count as one, their
+mean. A claim lies on one side of a threshold c, and what lies nearer to c than d, the smallest effect of interest, is
+of no interest. With Student's t intervals of the mean:
 
-    95 % interval    mean +- t_(n-1) s / sqrt(n)    supported or contradicted: all of it on one side of the threshold
-    equivalence      the 90 % interval lies within threshold +- d, by two one-sided tests at 5 %
-    power            the least distance from the threshold that n such units would detect with 80 % (noncentral t)
+    cannot be tested here    a registration or data/book/rows.yaml says why; or the positive control does not separate;
+                             or the arm without rewards gains (`studies.record.Void`); or every unit lies at c
+    too small to matter      the 90 % interval lies within c +- d; goes first where c is the null (0, or a ratio of 1)
+    holds, does not hold     the whole 95 % interval lies on the claim's side of c, or on the other
+    open                     none of these, or fewer than `MIN_UNITS` units
+
+A primary row of an experiment (data/book/evidence.yaml) that Holm's correction over all of them leaves above 5 % is
+open, too. No other row is corrected.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from workbook.statistics import Interval, detectable_effect
+from workbook.claims.kept import CANNOT, DOES_NOT_HOLD, HOLDS, OPEN, TOO_SMALL
+from workbook.statistics import detectable_effect, t_interval
 from workbook.studies.registration import MIN_UNITS, Outcome
 
 LEVEL = 0.05
-MAX_EXACT = 12  # units up to which all 2^n sign flips are tried
-DRAWN_FLIPS = 20_000  # beyond
-MIN_LEFT = 3  # units that removals leave, at least
-SUPPORTED, EQUIVALENT, CONTRADICTED, INCONCLUSIVE = "supported", "equivalent to none", "contradicted", "inconclusive"
-TOO_SMALL, AT_THRESHOLD = "not zero, too small to matter here", "at its threshold"  # equivalence, in more words
-NOT_TESTABLE, NOT_COMPARABLE, NOT_MEASURED = "not testable here", "not comparable", "not measured"
-DESCRIBED = "described"  # role and outcome of a row that decides nothing
-MET = {SUPPORTED: "not met", INCONCLUSIVE: "neither met nor excluded"}
-MET |= dict.fromkeys((CONTRADICTED, EQUIVALENT, TOO_SMALL, AT_THRESHOLD), "met")
+DESCRIBED = "described"  # role of a row without a threshold, which gets no word
+
+
+class Rule(NamedTuple):
+    """A threshold, the ends of what is too near to it, and the claim's side (+1 above, -1); of a ratio: logarithms."""
+
+    threshold: float
+    low: float
+    high: float
+    toward: float
+
+    def word(self, x: np.ndarray) -> str:
+        """The word for (n,) independent numbers, by their intervals alone."""
+        if len(x) < MIN_UNITS:
+            return OPEN
+        near, whole = t_interval(x, 1 - 2 * LEVEL), t_interval(x, 1 - LEVEL)
+        small = self.low < near.low and near.high < self.high
+        if small and self.threshold == 0:  # the null: a clear effect may be too small, too
+            return TOO_SMALL
+        if whole.low > self.threshold or whole.high < self.threshold:
+            return HOLDS if (whole.low > self.threshold) == (self.toward > 0) else DOES_NOT_HOLD
+        return TOO_SMALL if small else OPEN
+
+    def p(self, x: np.ndarray) -> float:
+        """p of the word: two one-sided tests for what is too small, else the two-sided one of the threshold."""
+        if self.word(x) == TOO_SMALL:
+            return max(_one_sided(x, self.low), _one_sided(-x, -self.high))
+        return min(1.0, 2 * min(_one_sided(x, self.threshold), _one_sided(-x, -self.threshold)))
 
 
 class Judged(NamedTuple):
-    """What some units say of one outcome, in the outcome's own unit.
+    """What units say of one outcome, in its own unit.
 
-    sd: over units (of logarithms, of a ratio).  outcome: what follows from the intervals alone.  p, p_equivalent,
-    p_flips: two-sided t, two one-sided t tests, exact sign flips.  detectable: minimum detectable effect.
-    without_low, without_high: range of the estimate with one left out.  decided_by: the fewest whose removal changes
-    `outcome`, searched greedily; NaN if none down to 3 does.  policies: how many numbers were independent.  p_units: of
-    t over all units as if they were independent.
+    low, high: ends of the 95 % interval; low_90, high_90: of the 90 % interval.  detectable: minimum detectable effect
+    (80 % power).  policies: how many numbers were independent.  outcome: the word, by the intervals alone.
     """
 
     mean: float
     low: float
     high: float
-    sd: float
-    outcome: str
+    low_90: float
+    high_90: float
     p: float
-    p_equivalent: float
-    p_flips: float
     detectable: float
-    without_low: float
-    without_high: float
-    decided_by: float
     policies: int
-    p_units: float
+    outcome: str
 
 
 def judge_units(values: pd.Series, registered: Outcome, policies: pd.Series | None = None) -> Judged:
     """What units say of a registered outcome; with fewer than `MIN_UNITS` of them their mean alone.
 
-    values: finite, one per unit; `attrs["log"]`: logarithms, of which everything is given in the ratio's own unit.
-    policies: each unit's policy, by its name.
+    values: finite, one per unit. Its attrs: log, logarithms, of which everything is given in the ratio's own unit;
+    estimate, of pseudo-values, the statistic of all units, which stands for their mean.  policies: each unit's policy.
     """
     log = bool(values.attrs.get("log"))
     x = independent(values, policies)
-    back = np.exp if log else float
+    into, back = (np.log, np.exp) if log else (float, float)
+    mean = float(back(values.attrs.get("estimate", x.mean())))
     if len(x) < MIN_UNITS:
-        spread = float(x.std(ddof=1)) if len(x) > 1 else np.nan
-        return Judged(float(back(x.mean())), np.nan, np.nan, spread, NOT_MEASURED, *[np.nan] * 7, len(x), np.nan)
-    threshold, d, scaled = registered.threshold, registered.smallest_effect, np.log if log else float
-    rule = Rule(*(float(scaled(end)) for end in (threshold, threshold - d, threshold + d)), registered.toward)
-    without = back((x.sum() - x) / (len(x) - 1)) if log else (x.sum() - x) / (len(x) - 1)
+        return Judged(mean, *[np.nan] * 6, len(x), OPEN)
+    c, d = registered.threshold, registered.smallest_effect
+    rule = Rule(*(float(into(end)) for end in (c, c - d, c + d)), registered.toward)
     detectable = detectable_effect(x.std(ddof=1), len(x))
     if log:  # towards the claim, in the ratio's unit
-        detectable = float(abs(np.exp(rule.threshold + rule.toward * detectable) - registered.threshold))
-    return Judged(
-        *(*(float(back(end)) for end in t_bounds(x)), float(x.std(ddof=1)), rule.outcome(x)),
-        *(rule.p(x), rule.p_equivalent(x), sign_flip_p(x - rule.threshold), detectable),
-        *(float(without.min()), float(without.max()), decided_by(x, rule)),
-        *(len(x), rule.p(values.to_numpy(dtype=float))),
-    )
+        detectable = float(abs(np.exp(rule.threshold + rule.toward * detectable) - c))
+    ends = [float(back(end)) for level in (1 - LEVEL, 1 - 2 * LEVEL) for end in t_interval(x, level)[1:]]
+    flat = np.ptp(x) == 0 and x[0] == rule.threshold  # a floor, a ceiling, or no contrast
+    return Judged(mean, *ends, rule.p(x), detectable, len(x), CANNOT if flat else rule.word(x))
 
 
 def independent(values: pd.Series, policies: pd.Series | None) -> np.ndarray:
@@ -88,55 +103,8 @@ def independent(values: pd.Series, policies: pd.Series | None) -> np.ndarray:
     return values.groupby(known, sort=False).mean().to_numpy(dtype=float)
 
 
-class Rule(NamedTuple):
-    """A threshold, the zone of equivalence about it (all logarithms for a ratio), the claim's side (+1 above, -1)."""
-
-    threshold: float
-    low: float
-    high: float
-    toward: float
-
-    def outcome(self, x: np.ndarray) -> str:
-        """What follows from the intervals of (n,) values. Equivalence goes first: a clear effect may be too small."""
-        if np.ptp(x) == 0 and x[0] == self.threshold:
-            return NOT_TESTABLE  # floor, ceiling or no contrast
-        _, low, high = t_bounds(x, 1 - 2 * LEVEL)
-        if self.low < low and high < self.high:
-            return EQUIVALENT
-        _, low, high = t_bounds(x)
-        if low > self.threshold or high < self.threshold:
-            return SUPPORTED if (low > self.threshold) == (self.toward > 0) else CONTRADICTED
-        return INCONCLUSIVE
-
-    def p(self, x: np.ndarray) -> float:
-        """Two-sided p of Student's t for the mean being at the threshold."""
-        return min(1.0, 2 * min(_tail(x, self.threshold), _tail(-x, -self.threshold)))
-
-    def p_equivalent(self, x: np.ndarray) -> float:
-        """p of two one-sided tests: the larger of those for the mean lying beyond either end of the zone."""
-        return max(_tail(x, self.low), _tail(-x, -self.high))
-
-    def clearness(self, x: np.ndarray) -> float:
-        """How far the outcome is from another one, in half-widths of the interval; for the greedy search."""
-        mean, low, high = t_bounds(x)
-        _, low_90, high_90 = t_bounds(x, 1 - 2 * LEVEL)
-        apart = abs(mean - self.threshold) / max((high - low) / 2, 1e-300)
-        inside = min(mean - self.low, self.high - mean) / max((high_90 - low_90) / 2, 1e-300)
-        return max(apart, inside)
-
-
-def t_bounds(x: np.ndarray, level: float = 1 - LEVEL) -> Interval:
-    """Mean and Student's t interval over the last axis: (..., n) values -> (...) means and ends."""
-    from scipy.special import stdtrit
-
-    n = x.shape[-1]
-    mean = x.mean(-1)
-    half = stdtrit(n - 1, (1 + level) / 2) * x.std(-1, ddof=1) / n**0.5
-    return Interval(mean, mean - half, mean + half)
-
-
-def _tail(x: np.ndarray, bound: float) -> float:
-    """One-sided p of Student's t for the mean being at most `bound`."""
+def _one_sided(x: np.ndarray, bound: float) -> float:
+    """p of Student's t for the mean being at most `bound`."""
     from scipy.special import stdtr
 
     error = x.std(ddof=1) / len(x) ** 0.5
@@ -145,80 +113,46 @@ def _tail(x: np.ndarray, bound: float) -> float:
     return float(stdtr(len(x) - 1, -(x.mean() - bound) / error))
 
 
-def sign_flip_p(x: np.ndarray, seed: int = 0) -> float:
-    """Share of sign vectors s with |sum s_i x_i| >= |sum x_i|: of all 2^n up to `MAX_EXACT` units, else of drawn."""
-    n = len(x)
-    if n <= MAX_EXACT:
-        signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
-    else:
-        signs = np.random.default_rng(seed).choice([-1, 1], size=(DRAWN_FLIPS, n))
-        signs[0] = 1  # what was observed is one of them
-    sums = np.abs(signs @ x)
-    return float(np.mean(sums >= abs(x.sum()) * (1 - 1e-12)))
+def holm(p: Sequence[float]) -> np.ndarray:
+    """Holm's adjusted p of (m,) p-values: the running maximum, in their order, of (m - i) p_(i)."""
+    p = np.asarray(p, dtype=float)
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1.0)
+    return adjusted
 
 
-def decided_by(x: np.ndarray, rule: Rule) -> float:
-    """Fewest units whose removal changes the outcome, searched greedily; NaN if none down to `MIN_LEFT` does."""
-    outcome = rule.outcome(x)
-    for removed in range(1, len(x) - MIN_LEFT + 1):
-        rests = [np.delete(x, i) for i in range(len(x))]
-        if any(rule.outcome(rest) != outcome for rest in rests):
-            return float(removed)
-        pick = max if outcome == INCONCLUSIVE else min
-        x = pick(rests, key=rule.clearness)
-    return np.nan
+def conclude(row: dict, reason: str, control: dict | None) -> tuple[str, str]:
+    """A judged row's word and why.
 
-
-def adjusted(p: np.ndarray) -> np.ndarray:
-    """Benjamini-Hochberg q of (m,) p-values: q_(i) = min over j >= i of m p_(j) / j."""
-    order = np.argsort(p)
-    scaled = p[order] * len(p) / np.arange(1, len(p) + 1)
-    q = np.empty(len(p))
-    q[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
-    return q
-
-
-def conclude(row: dict, primaries: int, control: dict | None = None) -> tuple[str, str, str]:
-    """A judged row's outcome, what its interval would say here, and the reason of both.
-
-    primaries: rows that q was corrected over.  control: the row of its positive control, where it names one. What could
-    not have shown such an effect shows no equivalence either, so one that is not supported, or not named, voids that.
+    reason: why it cannot be tested here, if anything says so.  control: the row of its positive control.
     """
-    here, units, policies = row["here"], row["units"], row["policies"]
-    if row["role"] == DESCRIBED or not row["values"]:
-        return row["outcome"], here, row["reason"]
-    if row["testable"].lower().startswith("no"):
-        return NOT_TESTABLE, here, row["testable"].partition(":")[2].strip()
-    if policies < MIN_UNITS:
-        number = f"{units} units on {policies:.0f} policies" if policies < units else f"{units} units"
-        return NOT_MEASURED, here, f"{number}; an outcome needs {MIN_UNITS}"
-    if here == NOT_TESTABLE:
-        return here, here, f"every unit lies at the threshold, {row['threshold']:g}: a floor, a ceiling or no contrast"
-    threshold, unit = row["threshold"], row["unit"]
-    clear = row["low"] > threshold or row["high"] < threshold
-    if here == EQUIVALENT:
-        none = 1.0 if row["log"] else 0.0  # a ratio's, or a difference's
-        here = AT_THRESHOLD if threshold != none else TOO_SMALL if clear else EQUIVALENT
-        reason = f"its 90 % interval lies within {threshold:g} ± {row['smallest_effect']:g} {unit}".rstrip()
-        if name := row["positive_control"]:
-            separates = conclude(control, primaries)[0] if control else NOT_MEASURED
-            if separates != SUPPORTED:
-                return NOT_TESTABLE, here, f"its positive control, {name}, does not separate ({separates}); {reason}"
-            share = row["smallest_effect"] / abs(control["mean"] - control["threshold"])
-            reason += f", which is {share:.0%} of its positive control, {name}"
-        elif here == EQUIVALENT and row["role"] != "control":  # a control that shows nothing has its claim's row
-            return NOT_TESTABLE, here, f"it names no positive control; {reason}"
-    elif here == INCONCLUSIVE:
+    outcome, unit = row["outcome"], row["unit"]
+    if row["role"] == DESCRIBED:
+        return DESCRIBED, row["reason"]
+    if reason:
+        return CANNOT, reason
+    if not row["values"]:  # not measured, or void
+        return outcome, row["reason"]
+    if row["policies"] < MIN_UNITS:
+        units = f"{row['units']} units on {row['policies']:.0f} policies"
+        return OPEN, f"{units}; a word needs {MIN_UNITS}"
+    if outcome == CANNOT:
+        return CANNOT, f"every unit lies at the threshold, {row['threshold']:g}: a floor, a ceiling or no contrast"
+    if (name := row["positive_control"]) and (control is None or control["outcome"] != HOLDS):
+        word = control["outcome"] if control else "not measured"
+        return CANNOT, f"its positive control, {name}, does not separate ({word})"
+    if row["p_holm"] > LEVEL and outcome != OPEN:
+        return OPEN, f"{outcome} uncorrected; Holm's correction over the experiments leaves p = {row['p_holm']:.2g}"
+    if outcome == TOO_SMALL:
+        return (
+            outcome,
+            f"its 90 % interval lies within {row['threshold']:g} ± {row['smallest_effect']:g} {unit}".rstrip(),
+        )
+    if outcome == OPEN:
         detectable = f"80 % power for a distance of {row['detectable']:.2g} {unit}".rstrip()
-        reason = f"its interval reaches both sides of {threshold:g}; {detectable} or more"
-    else:
-        reason = f"its whole interval lies {'above' if row['low'] > threshold else 'below'} {threshold:g}"
-        if np.isfinite(row["q"]) and row["q"] > LEVEL:
-            here, reason = INCONCLUSIVE, f"{reason}, but q = {row['q']:.2g} over {primaries} primary rows"
-        if row["p_flips"] > LEVEL:
-            reason += f"; sign flips disagree, p = {row['p_flips']:.2g}"
-    if row["comparable"].lower().startswith("no"):
-        return NOT_COMPARABLE, here, f"{row['comparable'].partition(':')[2].strip()}; at our place {here}: {reason}"
-    if row["claim"].endswith("falsifier") and row["role"] == "primary":  # judged from the paper's side
-        reason += f"; the falsifier is {MET[here]}"
-    return here, here, reason
+        return OPEN, f"its interval reaches both sides of {row['threshold']:g}; {detectable} or more"
+    return (
+        outcome,
+        f"its whole interval lies {'above' if row['low'] > row['threshold'] else 'below'} {row['threshold']:g}",
+    )

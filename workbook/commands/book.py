@@ -30,7 +30,7 @@ def _claims(args) -> str:
     table = ledger(args.scale, args.folder, [args.claim] if args.claim else None)
     text = format_ledger(table, commands=True) if args.claim else format_summary(table)
     if args.keep:
-        from workbook.claims.ledger import keep_ledger
+        from workbook.claims.computed import keep_ledger
 
         text += f"\nThe registered rows lie in {keep_ledger(table[table['role'] != 'described'])}"
     if args.json is not None:
@@ -40,12 +40,18 @@ def _claims(args) -> str:
 
 
 def _findings(args) -> str:
-    from workbook.book.outcomes import decisions_text, findings_markdown, write_readme
+    from workbook.book.conclusions import decisions_text, findings_text, write_readme
 
     if args.readme is not None:
         changed = write_readme(Path(args.readme))
         return f"{args.readme}: its findings {'were written anew' if changed else 'are as the ledger has them'}."
-    return decisions_text() if args.decisions else findings_markdown()
+    if args.evidence is not None:
+        from workbook.book.evidence import write_evidence
+
+        check_writable(args.evidence, "--evidence")
+        changed = write_evidence(Path(args.evidence))
+        return f"{args.evidence}: {'written anew' if changed else 'as the ledger has it'}."
+    return decisions_text() if args.decisions else findings_text()
 
 
 def _glossary(args) -> str:
@@ -168,9 +174,10 @@ def add_commands(commands) -> None:
     claims.add_argument("--folder", help="of the studies' tables (default: data/results)")
     claims.set_defaults(command=kept(_claims, "scale", "claim"))
 
-    findings = commands.add_parser("findings", help="what the book found, how sure; --decisions: what to set in TRL")
+    findings = commands.add_parser("findings", help="what the book found; --decisions: what to set in TRL")
     findings.add_argument("--decisions", action="store_true", help="what to do about it, setting by setting")
     findings.add_argument("--readme", metavar="FILE", help="write them between a file's findings marks")
+    findings.add_argument("--evidence", metavar="FILE", help="write the page of the experiments behind them")
     findings.set_defaults(command=kept(_findings, "decisions"))
 
     glossary = commands.add_parser("glossary", help="what the book's terms mean, and which code computes them")

@@ -8,7 +8,7 @@ _NAMES = {  # module: what it offers
     ),
     "views.explorer": "Explorer browse frozen",
     "views.heatmap": "TokenHeatmap",
-    "views.ledger": "coverage_chart ledger_chart units_needed_chart",
+    "views.ledger": "coverage_chart units_needed_chart",
     "views.live": "LiveChart show",
     "views.live_study": "LiveStudy live_curve live_tables",
     "views.memory": "memory_bars",

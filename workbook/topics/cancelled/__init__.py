@@ -7,8 +7,8 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "probes.cancellation": "PushRows left_out prompt_rows rollout_rows shares sign_products",
-    "topics.cancelled.charts": "cancellation_chart family_curves",
+    "topics.cancelled.charts": "cancellation_chart ceiling_chart family_curves",
     "topics.cancelled.explore": "compute_cancellation explore_cancellation explore_curves policy_rows",
-    "topics.cancelled.toy": "toy_rows",
+    "topics.cancelled.toy": "ceiling toy_rows",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

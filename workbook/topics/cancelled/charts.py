@@ -7,6 +7,7 @@ import pandas as pd
 from workbook.probes.cancellation import RIGHT, WRONG, shares
 from workbook.studies.record import Tables
 from workbook.topics.cancelled.study import GROUP
+from workbook.views.charts import curve_chart
 from workbook.views.figures import bars, panels
 from workbook.views.style import NEUTRAL, SERIES, describe_rows
 
@@ -82,3 +83,19 @@ def family_curves(tables: Tables) -> pd.DataFrame:
     lines = products.assign(cosine=products["product"] / np.sqrt(products["up2"] * products["down2"]), curve="rollouts")
     lines = lines.assign(kind=lines["tokens"], rewards="by reward")
     return pd.concat([rows, lines]).assign(series=lambda table: table["curve"].map(CURVES))
+
+
+def ceiling_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """The cancelled share in the toy against the rollouts of a prompt; table of `toy.ceiling`."""
+    lines = table.assign(mean=table["share"], low=np.nan, high=np.nan, line=table["kind"] + ", " + table["rewards"])
+    return curve_chart(
+        lines,
+        "rollouts",
+        series="line",
+        x_title="rollouts of a prompt",
+        y_title="cancelled share",
+        title="The cancelled share falls with the number of rollouts, whatever cancels",
+        subtitle="chapter 02's toy, where pushes on one context cancel exactly; style words have no credit",
+        reference=[(0.0, "nothing taken")],
+        spread=None,
+    )

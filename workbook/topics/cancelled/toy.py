@@ -8,6 +8,7 @@ Each place is a softmax of its own; prompts differ in which number is right. The
 of rollout k moves token i by sum over j in k of <h_i, h_j> <e_i - p_i, e_j - p_j>, as `coupling_kernel` has it.
 """
 
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -17,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbook.probes.blocks import Blocks
-from workbook.probes.cancellation import PushRows
+from workbook.probes.cancellation import RIGHT, PushRows, shares
 from workbook.theory.choices import check_range
 from workbook.theory.coupling import coupling_kernel
 
@@ -79,3 +80,23 @@ def toy_rows(
     )
     rows = rows.assign(sign=1, prompts=1, rollouts=1, last=rows.index % rollouts).reset_index()
     return PushRows(Blocks(changes, rows, tokens, tokens.assign(push=1.0), 0.0))
+
+
+def ceiling(rollouts: Sequence[int] = (2, 4, 8, 16, 32), seeds: int = 6, prompts: int = 24) -> pd.DataFrame:
+    """Cancelled share in the toy, where pushes on one context cancel exactly, by the number of rollouts of a prompt.
+
+    A word without credit has a push of mean zero under each sign separately: so its share tends to 0 whatever cancels,
+    with rewards permuted as well. A right result's lies below 0 where rewards give credit, and tends to 0 otherwise.
+
+    Returns columns rollouts, kind (style, right result), rewards (by reward, permuted) and share, a ratio of sums over
+    all draws.
+    """
+    rows = []
+    for count, (rewards, permuted) in product(rollouts, {"by reward": None, "permuted": 0}.items()):
+        drawn = [toy_rows(prompts, count, seed=seed) for seed in range(seeds)]
+        sums = pd.concat([one.sums(one.weights(permuted=permuted)) for one in drawn]).query("identity == 'word'")
+        share = shares(sums.groupby("kind").sum(numeric_only=True))["within"]
+        rows += [
+            {"rollouts": count, "kind": kind, "rewards": rewards, "share": share[kind]} for kind in ("style", RIGHT)
+        ]
+    return pd.DataFrame(rows)

@@ -23,7 +23,7 @@ from workbook.topics.worlds.outcomes import LOWER, PLAIN
 OURS = dict.fromkeys(("cancelled", "dose", "mass", "value_gap"), "smollm2_probes")
 OURS |= {"worlds": "smollm2_training", "worlds_rates": "smollm2_rates", "worlds_values": "worlds_values"}
 MOST = 64  # prompts of the largest step
-DECIDED = ("supported", "contradicted", "equivalent to none", "at its threshold", "not zero, too small to matter here")
+DECIDED = ("holds", "does not hold", "too small to matter")
 NUMBERS = ["outcome", "mean", "low", "high"]
 HERE = " sums"  # how keys of rows end that ask what the family's row of the same key asks
 
@@ -98,7 +98,7 @@ MEASURES = {"smollm2_probes": PROBES, "smollm2_training": TRAINING}
 def compared(outcome: str, family: str) -> str:
     """Whether a row came out as the family's of the same question, by a rule that was written before any was measured.
 
-    >>> compared("supported", "supported"), compared("contradicted", "supported"), compared("inconclusive", "supported")
+    >>> compared("holds", "holds"), compared("does not hold", "holds"), compared("open", "holds")
     ('as in the family', 'otherwise', 'not decided here')
     """
     if family not in DECIDED:
@@ -110,7 +110,7 @@ def compared(outcome: str, family: str) -> str:
 
 def beside_family(ledger: pd.DataFrame) -> pd.DataFrame:
     """A row per question that was asked here and of the family, or of runs in the world third: key, measured, outcome,
-    mean, low and high of both, sentence.  ledger: as `claims.ledger` makes it or `kept_ledger` reads it."""
+    mean, low and high of both, sentence.  ledger: as `claims.computed` makes it or `claims.kept` reads it."""
     asked = ledger[(ledger["scale"] == "smollm2:sums") & ledger["key"].str.endswith(HERE)]
     asked = asked.assign(key=asked["key"].str.removesuffix(HERE)).set_index("key")
     family = ledger[ledger["scale"].isin(("family", "world:third"))].set_index("key")

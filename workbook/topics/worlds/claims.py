@@ -37,7 +37,7 @@ def gained(tables: Tables, arm: str, read=read) -> pd.Series:
 
 def credited(tables: Tables, arm: str) -> pd.Series:
     """An arm's lead over plain; Void where sharpening alone gets VOID of plain's gain or more."""
-    if (share := gained(tables, FREE["entropy"]).mean()) >= VOID:
+    if (share := gained(tables, FREE["entropy"]).attrs["estimate"]) >= VOID:
         raise Void(f"void: entropy minimisation gains {share:.2f} of what plain gains, so a lead may be that")
     return lead(tables, arm)
 
