@@ -35,7 +35,7 @@ BUDGET = {
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 34_663, 950, 19_866, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 34_663, 950, 20_200, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
