@@ -1,7 +1,7 @@
 """Claims about credit recovered, all ours: how much of a step is credit, what the rest is, and what changes that.
 
-What each row measures, and against which number, stands in data/results/<study>/registration.yaml of the studies
-recovered, recovered_dials and recovered_members. Curves over all settings: `workbook.topics.recovered.explore`.
+What each row measures, and against which number, stands in the registrations of the studies recovered,
+recovered_dials and recovered_members. Curves over all settings: `workbook.topics.recovered.explore`.
 """
 
 from functools import partial
