@@ -1,4 +1,4 @@
-"""make audit: recompute the ledger's deciding rows from tables and registrations, and compare.
+"""make audit: recompute the ledger's deciding rows from tables and registrations, and check what units registered.
 
 python -m audit [LEDGER.json]      with tests/ on the path; without a file, `python -m workbook claims` writes one
 """
@@ -17,7 +17,8 @@ import yaml
 from scipy import stats
 
 from audit.definitions import DEFINITIONS, sets_of, taken
-from audit.reckoning import RESULTS, ROOT, Missing, Units, Void, conclude, judge
+from audit.history import compare_with_git, compare_with_history
+from audit.reckoning import RESULTS, ROOT, Missing, Units, Void, conclude, judge, standing
 
 NUMBERS = ("mean", "low", "high", "p", "q", "q_all", "p_equivalent")
 EXACT = ("claim", "role", "units", "outcome", "policies")
@@ -36,17 +37,20 @@ def main(path: str | None = None) -> int:
     faults = [f"{key}: {what}" for key, row in mine.items() for what in differences(row, theirs.get(key))]
     faults += [f"{key}: no registration has it" for key in set(theirs) - set(mine)]
     faults += single_tokens()
-    print("\n".join([*faults, f"{len(mine)} deciding rows; {len(faults)} differences."]))
+    faults += compare_with_history()
+    older, sentence = compare_with_git()
+    faults += older
+    print("\n".join([*faults, sentence, f"{len(mine)} deciding rows; {len(faults)} differences."]))
     return 1 if faults or not mine else 0
 
 
 def recomputed() -> dict[tuple, dict]:
     """Every registered outcome that decides, at every scale it was registered for: {(study, scale, key): row}."""
     rows = {}
-    for path in sorted(RESULTS.glob("*/registration.yaml")):
-        text, study = yaml.safe_load(path.read_text(encoding="utf-8")), path.parent.name
-        scales, named = text.get("units", []), path.with_name("named.yaml")
-        for key, control in yaml.safe_load(named.read_text("utf-8"))["controls"].items() if named.exists() else ():
+    texts = {name: yaml.safe_load(text) for name, text in standing(RESULTS).items()}
+    for study, text in sorted((name, text) for name, text in texts.items() if " " not in name):
+        scales = text.get("units", [])
+        for key, control in texts.get(f"{study} named", {"controls": {}})["controls"].items():
             text["outcomes"][key].setdefault("positive_control", control)
         for part in scales if isinstance(scales, list) else [scales]:
             units = Units(study, part["scale"], part["count"])
