@@ -17,13 +17,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-import yaml
 from IPython.display import Markdown
 
 from workbook.claims.ledger import claim_of, format_effect, kept_ledger, measured_of, predictions, registered
 from workbook.claims.sentences import outcome_badge, plain_outcome
 from workbook.colab import addresses_markdown
-from workbook.places import data_path
+from workbook.places import data_path, parse_yaml
 from workbook.statistics import unit_curve
 from workbook.studies.record import load_measured
 from workbook.terminal import laid_out
@@ -105,7 +104,7 @@ class Finding:
 @cache
 def read_findings() -> dict:
     """The findings, the decisions, and under rows a sentence on all rows, with places for its numbers."""
-    records = yaml.safe_load(data_path("book", "findings.yaml").read_text(encoding="utf-8"))
+    records = parse_yaml(data_path("book", "findings.yaml").read_text(encoding="utf-8"))
     decisions = [Finding(row.pop("do"), **row) for row in records["decisions"]]
     return records | {"findings": [Finding(**row) for row in records["findings"]], "decisions": decisions}
 
@@ -233,7 +232,7 @@ READING = "[reading] "
 
 def figures() -> dict[str, SimpleNamespace]:
     """Read the records of data/book/figures.yaml, whose first lines say what the fields are, by their names."""
-    records = yaml.safe_load(data_path("book", "figures.yaml").read_text(encoding="utf-8"))
+    records = parse_yaml(data_path("book", "figures.yaml").read_text(encoding="utf-8"))
     given = {"live": [], "measured": [], "controls": [], "keys": [], "reading": False}
     return {record["figure"]: SimpleNamespace(**given | record) for record in records}
 

@@ -15,7 +15,7 @@ threshold, the side on which the claim lies, and the smallest effect of interest
   threshold is another number;
 - inconclusive: neither; the minimum detectable effect says what could have been seen;
 - not testable here: a floor, a ceiling, an identity or no contrast, or equivalence where the positive control that its
-  registration (or named.yaml, later) names is not supported, or none is named; not measured: fewer than 6 units;
+  registration (or its note `named`, later) names is not supported, or none is named; not measured: fewer than 6 units;
 - not comparable: a moderator lies outside the paper's range.
 
 q_all corrects over all rows that are judged: a finding cites primary rows, and others below 0.05 there. Intervals that

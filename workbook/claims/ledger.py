@@ -5,23 +5,21 @@ import json
 import pkgutil
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from workbook import topics
 from workbook.claims import inference
 from workbook.claims.inference import DESCRIBED, NOT_MEASURED, NOT_TESTABLE, Judged, adjusted, conclude, judge_units
-from workbook.places import data_path
+from workbook.places import data_path, parse_yaml
 from workbook.studies.record import Claim, Measurement, NotMeasured, Tables, Void, check_results
 from workbook.studies.registration import ROLES, Outcome, looked_after, named_after, read_registration
 from workbook.studies.registration import SCALES as STUDIED
-from workbook.training.files import write_parquet
 from workbook.training.messages import one_line
 
 SCALES = tuple(sorted((name for name in STUDIED if name != "tiny"), key=lambda name: name != "family"))
@@ -51,7 +49,7 @@ COLUMNS = ["claim", "words", "paper", "statement", "falsifier", *JUDGED[1:], "co
 
 def stated() -> dict[str, dict[str, str]]:
     """{id: what data/book/claims.yaml states of a claim}."""
-    return yaml.safe_load(data_path("book", "claims.yaml").read_text(encoding="utf-8"))
+    return parse_yaml(data_path("book", "claims.yaml").read_text(encoding="utf-8"))
 
 
 def _collect() -> dict[str, Claim]:
@@ -69,7 +67,24 @@ def _collect() -> dict[str, Claim]:
     return {id: Claim(id, **words, rows=rows[id]) for id, words in claims.items()}
 
 
-CLAIMS = _collect()
+class _Claims(Mapping):
+    """{id: claim}, collected when one is first asked for: a kept ledger is read without all that measures."""
+
+    @cached_property
+    def _records(self) -> dict[str, Claim]:
+        return _collect()
+
+    def __getitem__(self, id: str) -> Claim:
+        return self._records[id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+
+CLAIMS = _Claims()
 
 
 # --- one row a measurement
@@ -300,6 +315,8 @@ def ledger_json(table: pd.DataFrame) -> str:
 
 def keep_ledger(table: pd.DataFrame, path: Path | None = None) -> Path:
     """Write a `ledger` of data/results for chapters: without lists and dicts, with a fingerprint of the tables."""
+    from workbook.training.files import write_parquet
+
     path = path or data_path("book", "ledger.parquet")
     write_parquet(path, table.drop(columns=[*NESTED, "words"]).assign(tables=fingerprint()))
     return path
@@ -317,10 +334,10 @@ def kept_ledger(path: Path | None = None) -> pd.DataFrame:
 
 
 def fingerprint() -> str:
-    """SHA-256 over the manifests and registrations below data/results, which hold their tables' checksums."""
+    """SHA-256 over the tables, manifests and registrations of data/results."""
     folder = data_path("results")
     digest = hashlib.sha256()
-    for path in sorted([*folder.rglob("manifest.json"), *folder.rglob("*.yaml")]):
+    for path in sorted([*folder.glob("*/*.parquet"), *folder.glob("*/*.yaml")]):
         digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
 
