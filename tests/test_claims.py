@@ -321,8 +321,8 @@ def test_fewer_than_six_units_have_no_outcome(world):
 def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(world, monkeypatch):
     path = registration_path("confidence_tuning", world)
     measured_under = read_registration("confidence_tuning", world).hash
-    text = documents(path.read_text())["confidence_tuning", ""]
-    results.write_text(world, "confidence_tuning", f"{text}# a word more\n")
+    stated = documents(path.read_text())["confidence_tuning", ""]
+    results.write_text(world, "confidence_tuning", f"{stated}# a word more\n")
     _unit(world, 3, _numbers(world, 3).assign(clear=np.nan), "family:seed=3", "other", modified=True)
     table = ledger(folder=world, claims=["H1"])
     row = table.iloc[0]
@@ -331,7 +331,7 @@ def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(
     assert "tables from a modified tree; registration changed since; 1 units without a number" in text
     assert "units added after registration: 10" in text
     assert "outcome was seen" not in text
-    results.write_text(world, "confidence_tuning", f"{text}supersedes: {measured_under}\n")
+    results.write_text(world, "confidence_tuning", f"{stated}supersedes: {measured_under}\n")
     assert ledger(folder=world, claims=["H1"]).iloc[0]["registration"] == "changed since", "unit 3 is still another's"
     _unit(world, 3, _numbers(world, 2), "p", measured_under)
     assert ledger(folder=world, claims=["H1"]).iloc[0]["registration"] == "superseded"
