@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
+import results
 from audit.definitions import DEFINITIONS
 from audit.reckoning import Units, Void
 from test_worlds_study import SPEED, made_run, write
@@ -16,6 +17,7 @@ from workbook.statistics import t_interval
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import read_registration
+from workbook.studies.storage import table_paths
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.topics.worlds import arena, arena_charts, arena_outcomes, claims, outcomes
@@ -109,9 +111,9 @@ def test_every_registered_row_is_measured_as_the_audit_does(folder):
 
 def test_no_lead_counts_where_known_credit_is_not_clear_of_plain(folder, tmp_path):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    for path in (tmp_path / "worlds" / "world=third").glob("seed=*/runs.parquet"):
-        runs = pd.read_parquet(path).query("arm != 'oracle'")
-        pd.concat([runs, runs.query("arm == 'dr_grpo'").assign(arm="oracle")]).to_parquet(path)
+    [path] = table_paths("worlds", tmp_path)
+    runs = pd.read_parquet(path).query("arm != 'oracle'")
+    results.replace_table(path, pd.concat([runs, runs.query("arm == 'dr_grpo'").assign(arm="oracle")]))
     with pytest.raises(ValueError, match=r"void: known credit is 0.00 \[0.00, 0.00\] octaves ahead"):
         claims.separated(Tables("world:third", tmp_path), "edit_mask")
     with pytest.raises(Void):
@@ -155,8 +157,8 @@ def test_a_rule_that_was_never_half_way_has_no_octaves(folder):
 
 
 def test_what_worlds_measured_is_shown_and_the_other_rules_are_named(folder, tmp_path, monkeypatch):
-    for name in ("worlds", "worlds_rates"):
-        shutil.copytree(folder / name, tmp_path / name)
+    shutil.copytree(folder / "worlds", tmp_path / "worlds")
+    shutil.copytree(folder / "rates", tmp_path / "rates", ignore=shutil.ignore_patterns("arena_rates.*"))
     monkeypatch.setattr(arena_outcomes, "world_tables", lambda scale, _: Tables(scale, tmp_path))
     table = arena_outcomes.measured_table()
     assert set(table["rule"]) == set(SPEED)

@@ -1,11 +1,11 @@
 """Chapter 08: cuts of a batch, what their steps hold, paired runs, two ways through a batch, and exercises."""
 
-import json
 from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
+import results
 import torch
 
 from workbook.claims import ledger
@@ -192,15 +192,12 @@ def test_an_order_has_a_word_only_where_fewer_prompts_a_step_are_seen(tmp_path, 
     rng = np.random.default_rng(0)
     orders = {"shuffled": 0.0, "sign_partitioned": 0.005, "query_preserved": 0.08, "reward_balanced": 0.0}
     for unit in range(8):
-        folder, base = tmp_path / "batch_composition" / "family" / f"seed={unit}", rng.uniform(0.6, 0.7)
-        folder.mkdir(parents=True)
+        base = rng.uniform(0.6, 0.7)
         ends_at = {order: base + added + rng.normal(0, 0.003) for order, added in orders.items()}
         runs = [run([0.4, 0.5, value], seed=unit, order=order) for order, value in ends_at.items()]
-        pd.concat(runs).to_parquet(folder / "curves.parquet")
         half = run([0.4, 0.5, ends_at["shuffled"] + gain + rng.normal(0, 0.003)], seed=unit, level=4)
-        half.to_parquet(folder / "control.parquet")
-        facts = {"seed": unit, "git": {"modified": False}, "policy": {"name": f"family:seed={unit}"}}
-        (folder / "manifest.json").write_text(json.dumps(facts))
+        tables = {"curves": pd.concat(runs).drop(columns="seed"), "control": half.drop(columns="seed")}
+        results.add_unit(tmp_path, "batch_composition", "family", unit, tables, f"family:seed={unit}")
     rows = ledger("family", tmp_path, ["H11", "H12", "H13"], described=False).set_index("key")
     assert rows.loc["H11 batch size", "mean"] == pytest.approx(gain, abs=0.01)
     assert rows.loc[["H11", "H13"], "outcome"].tolist() == [h13, h13], "H11 is clear of 0, and yet too small"

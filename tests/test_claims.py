@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import results
 import yaml
 from scipy import stats
 
@@ -30,8 +31,16 @@ from workbook.claims.computed import NESTED, SCALES, keep_ledger, sentences, unt
 from workbook.claims.inference import Rule, holm, judge_units
 from workbook.claims.kept import CANNOT, TOO_SMALL, WORDS, kept_ledger, primaries, row_of, split_key, stated_of
 from workbook.statistics import detectable_effect, pseudo_values, t_interval
-from workbook.studies.record import RESULTS, Measurement, Tables
-from workbook.studies.registration import Outcome, check_registration, read_registration
+from workbook.studies.record import Measurement, Tables
+from workbook.studies.registration import (
+    Outcome,
+    check_registration,
+    documents,
+    read_registration,
+    registered_studies,
+    registration_path,
+)
+from workbook.studies.storage import MANIFEST, RESULTS, experiment_folder, read_table, table_paths
 
 IDS = [
     *(f"H{k}" for k in range(1, 14)),
@@ -146,7 +155,7 @@ H1 |= {"comparable": "yes", "testable": "yes", "source": "paper", "seen_before":
     ("change", "sentence"),
     [
         ({"stop_rule": "x"}, "stop_rule: Unexpected keyword argument."),
-        ({"study": "flips"}, "study is 'flips'; it must be its folder's name."),
+        ({"study": "flips"}, "study is 'flips'; it must be 'confidence_tuning'."),
         ({"units": {"scale": "family"}}, "it must be {scale: family, count: 10}"),
         ({"units": {"scale": "family", "count": 0}}, "units.family: Input should be greater than 0."),
         ({"units": {"scale": "famly", "count": 10}}, "units.famly.[key]: Input should be 'tiny', 'bundled', 'family'"),
@@ -175,8 +184,8 @@ def test_every_registered_outcome_is_reported_and_every_claim_has_one_primary_ro
     """What a study registered can't be left out of the ledger afterwards."""
     reported = {(row.study, row.key): claim.id for claim in CLAIMS.values() for row in claim.rows}
     primaries = []
-    for path in RESULTS.glob("*/registration.yaml"):
-        registration = read_registration(path.parent.name)
+    for study in registered_studies():
+        registration = read_registration(study)
         for key, outcome in registration.outcomes.items():
             known = reported.get((registration.study, key))  # what is described may stand in a chapter alone
             assert known == outcome.claim or (known is None and outcome.role == "described"), key
@@ -187,12 +196,12 @@ def test_every_registered_outcome_is_reported_and_every_claim_has_one_primary_ro
 
 # --- a world of registered studies
 def _unit(folder: Path, unit: int, table: pd.DataFrame, policy: str, hash_: str | None, modified: bool = False):
-    place = folder / "confidence_tuning" / "family" / f"seed={unit}"
-    place.mkdir(parents=True, exist_ok=True)
-    table.to_parquet(place / "numbers.parquet")
-    git = {"commit": "c0ffee", "modified": modified}
-    facts = {"seed": unit, "registration": hash_, "git": git, "policy": {"name": policy}}
-    (place / "manifest.json").write_text(json.dumps(facts))
+    results.add_unit(folder, "confidence_tuning", "family", unit, {"numbers": table}, policy, hash_, modified)
+
+
+def _numbers(folder: Path, unit: int) -> pd.DataFrame:
+    table = read_table("confidence_tuning", "family", "numbers", folder)
+    return table[table["seed"] == unit].drop(columns="seed")
 
 
 NUMBERS = {  # column: mean, sd
@@ -235,12 +244,11 @@ def _of(column):
 def world(tmp_path, monkeypatch):
     """Ten units of a registered study, one of them added later, and the claims that read it."""
     outcomes = {key: H1 | change for key, (_, change) in OUTCOMES.items()}
-    (tmp_path / "confidence_tuning").mkdir()
-    path = tmp_path / "confidence_tuning" / "registration.yaml"
-    path.write_text(yaml.safe_dump(FINE | {"outcomes": outcomes}))
+    results.write_text(tmp_path, "confidence_tuning", yaml.safe_dump(FINE | {"outcomes": outcomes}))
     digest = read_registration("confidence_tuning", tmp_path).hash
     later = {"H2 named": "H1", "H2 named badly": "H4", "H1 unable": "H1"}  # the last one's registered control stays
-    path.with_name("named.yaml").write_text(yaml.safe_dump({"named": "2026-11-23", "why": "none", "controls": later}))
+    note = yaml.safe_dump({"named": "2026-11-23", "why": "none", "controls": later})
+    results.write_text(tmp_path, "confidence_tuning", note, "named")
     rng = np.random.default_rng(0)
     for unit in range(11):
         table = pd.DataFrame({name: rng.normal(mean, sd, 4) for name, (mean, sd) in NUMBERS.items()})
@@ -272,8 +280,8 @@ def test_the_ledger_of_a_world(world):
         **{"H1 clear": CANNOT, "H2 named": TOO_SMALL, "H2 named badly": CANNOT},
     }
     assert table["outcome"].to_dict() == outcomes
-    units = pd.concat(pd.read_parquet(path).assign(seed=path.parent.name) for path in world.rglob("numbers.parquet"))
-    means = units.groupby("seed")["clear"].mean().drop("seed=10")
+    units = read_table("confidence_tuning", "family", "numbers", world)
+    means = units.groupby("seed")["clear"].mean().drop(10)
     h1 = table.loc["H1"]
     assert (h1["mean"], h1["low"], h1["high"]) == pytest.approx(tuple(t_interval(means))), "the added unit is out"
     assert (h1["low_90"], h1["high_90"]) == pytest.approx(tuple(t_interval(means, 0.9))[1:])
@@ -316,8 +324,7 @@ def test_a_reason_of_ours_and_holm_over_the_experiments(world, monkeypatch):
 
 def test_fewer_than_six_units_are_open(world):
     for unit in range(5, 11):
-        for path in (world / "confidence_tuning" / "family" / f"seed={unit}").iterdir():
-            path.unlink()
+        results.remove_unit(world, "confidence_tuning", "family", unit)
     row = ledger(folder=world, claims=["H1"]).iloc[0]
     assert row["outcome"] == "open"
     assert row["reason"] == "5 units on 5 policies; a word needs 6"
@@ -326,11 +333,11 @@ def test_fewer_than_six_units_are_open(world):
 
 
 def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(world, monkeypatch):
-    path = world / "confidence_tuning" / "registration.yaml"
+    path = registration_path("confidence_tuning", world)
     measured_under = read_registration("confidence_tuning", world).hash
-    path.write_text(path.read_text() + "# a word more\n")
-    table = pd.read_parquet(world / "confidence_tuning" / "family" / "seed=3" / "numbers.parquet")
-    _unit(world, 3, table.assign(clear=np.nan), "family:seed=3", "other", modified=True)
+    stated = documents(path.read_text())["confidence_tuning", ""]
+    results.write_text(world, "confidence_tuning", f"{stated}# a word more\n")
+    _unit(world, 3, _numbers(world, 3).assign(clear=np.nan), "family:seed=3", "other", modified=True)
     table = ledger(folder=world, claims=["H1"])
     row = table.iloc[0]
     assert (row["registration"], row["clean"], row["units"], row["dropped"]) == ("changed since", False, 9, 1)
@@ -338,27 +345,25 @@ def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(
     assert "tables from a modified tree; registration changed since; 1 units without a number" in text
     assert "units added after registration: 10" in text
     assert "outcome was seen" not in text
-    path.write_text(path.read_text() + f"supersedes: {measured_under}\n")
+    results.write_text(world, "confidence_tuning", f"{stated}supersedes: {measured_under}\n")
     assert ledger(folder=world, claims=["H1"]).iloc[0]["registration"] == "changed since", "unit 3 is still another's"
-    _unit(world, 3, pd.read_parquet(world / "confidence_tuning/family/seed=2/numbers.parquet"), "p", measured_under)
+    _unit(world, 3, _numbers(world, 2), "p", measured_under)
     assert ledger(folder=world, claims=["H1"]).iloc[0]["registration"] == "superseded"
 
 
 def test_units_that_were_measured_after_a_look_show_and_count(world):
-    looked = world / "confidence_tuning" / "looked.yaml"
-    looked.write_text("units: 6\nlooked: 2026-11-22\nwhy: time ran out\n")
+    results.write_text(world, "confidence_tuning", "units: 6\nlooked: 2026-11-22\nwhy: time ran out\n", note="looked")
     table = ledger(folder=world, claims=["H1"])
     assert (table.iloc[0]["units"], table.iloc[0]["looked"]) == (10, (6, 7, 8, 9))
     assert "units 6 to 9 were measured after the earlier ones' outcome was seen" in format_ledger(table)
 
 
 def test_no_outcome_of_a_sealed_study_is_looked_at(world):
-    sealed = world / "confidence_tuning" / "sealed.yaml"
-    sealed.write_text("sealed: 2026-11-22\nwhy: units are missing\n")
+    results.write_text(world, "confidence_tuning", "sealed: 2026-11-22\nwhy: units are missing\n", note="sealed")
     row = ledger(folder=world, claims=["H1"]).iloc[0]
     assert (row["outcome"], row["units"]) == ("open", 0)
     assert row["reason"].startswith("not measured: confidence_tuning is being measured")
-    sealed.unlink()
+    results.write_text(world, "confidence_tuning", None, note="sealed")
     assert ledger(folder=world, claims=["H1"]).iloc[0]["units"] == 10
 
 
@@ -424,23 +429,16 @@ def test_no_committed_word_rests_on_fewer_than_six_units(computed):
 
 def test_the_printed_command_gives_the_row_that_the_ledger_has(tmp_path, computed):
     """From one study's tables alone."""
-    shutil.copytree(RESULTS / "mass" / "family", tmp_path / "mass" / "family")
+    (tmp_path / "dose").mkdir()
+    for path in [*table_paths("mass"), experiment_folder("mass") / MANIFEST]:
+        shutil.copy(path, tmp_path / "dose")
     whole = computed.query("scale == 'family' and claim == 'H2'").reset_index(drop=True)
     pd.testing.assert_frame_equal(ledger("family", tmp_path, ["H2"], described=False), whole, check_dtype=False)
 
 
-LEAVING = {
-    "worlds_probes",
-    "worlds_neighbours",
-    "dose_dials",
-    "recovered_dials",
-    "recovered_members",
-}  # with their rows
-
-
 def test_sentences_of_rows_are_whole_and_what_rows_yaml_names_is_registered():
     goes_on = kept_ledger()["measured"].str.match("(?i)the same(?! as )")
-    assert set(kept_ledger()[goes_on]["study"]) <= LEAVING, "write it out in data/book/rows.yaml"
+    assert not goes_on.any(), "write it out in data/book/rows.yaml"
     for study, key in {*sentences(), *untestable()}:
         assert key in read_registration(study).outcomes, (study, key)
     places = set(zip(kept_ledger()["study"], kept_ledger()["key"], strict=True))

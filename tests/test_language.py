@@ -7,7 +7,6 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -21,6 +20,7 @@ from workbook.policies.tuned import on_q_and_v
 from workbook.rollouts import sample_rollouts
 from workbook.studies import Bench, load_measured, measure
 from workbook.studies.record import NotMeasured
+from workbook.studies.storage import read_manifest
 from workbook.tasks import get_task
 from workbook.tasks.sums import CLASSES, Sums
 from workbook.topics.language import claims, study, training
@@ -181,8 +181,8 @@ def test_rates_are_tuned_and_streams_trained(script, monkeypatch, tmp_path):
     rates = load_measured("smollm2_rates", SUMS, "runs", tmp_path)
     assert rates.groupby("policy")["arm"].nunique().tolist() == [3, 3], "permuted is not tuned"
     for scale, arms in ((SUMS, training.SIZES[SUMS].arms), (RAMBLE, ("dr_grpo", "length"))):
-        [place] = measure("smollm2_training", scale, seeds=[0], folder=tmp_path)
-        runs = pd.read_parquet(place / "runs.parquet")
+        measure("smollm2_training", scale, seeds=[0], folder=tmp_path)
+        runs = load_measured("smollm2_training", scale, "runs", tmp_path)
         assert runs["arm"].unique().tolist() == list(arms)
         assert runs["batch"].tolist() == [0, 1] * len(arms)
         starts = runs[runs["batch"] == 0].drop(columns=["arm", "lr", "seconds"])
@@ -190,8 +190,8 @@ def test_rates_are_tuned_and_streams_trained(script, monkeypatch, tmp_path):
         assert runs["pass_at_8"].ge(runs["value"]).all()
         assert runs.loc[runs["batch"] > 0, "moved"].gt(0).all()
         assert runs["tax"].iloc[0] == pytest.approx(0, abs=1e-6)
-        manifest = json.loads((place / "manifest.json").read_text())
-        assert manifest["policies"].keys() == {f"{scale},seed=2"}
+        [policies] = read_manifest("smollm2_training", tmp_path).query("scale == @scale")["policies"]
+        assert json.loads(policies).keys() == {f"{scale},seed=2"}
 
 
 def test_sampled_readings_are_those_of_eight_completions(script):

@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 from workbook.policies.load import load_policy
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.record import RESULTS, Tables
-from workbook.studies.registration import SCALES
+from workbook.studies.record import Tables
+from workbook.studies.registration import SCALES, read_registration
 from workbook.tasks import get_task
 from workbook.theory.weights import update_weights
 from workbook.topics.drift import loss_types
@@ -138,7 +137,7 @@ def test_verdicts_follow_the_registration():
 
 @pytest.mark.parametrize("scale", ["bundled", "smollm2_chat"])
 def test_the_committed_tables_are_what_was_registered(scale):
-    stated = yaml.safe_load((RESULTS / "loss_types" / "registration.yaml").read_text())["sizes"]
+    stated = read_registration("loss_types").notes["sizes"]
     stated = stated[scale.removesuffix("_chat")]  # registered before the scale was given its name
     table, drift = (Tables(scale)[f"loss_types/{name}"] for name in ("residuals", "drift"))
     assert set(table["arm"]) == set(BY_NAME)

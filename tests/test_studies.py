@@ -2,20 +2,23 @@
 
 import hashlib
 import json
-import shutil
+import multiprocessing
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+import results
 
 from workbook import __main__
 from workbook.policies import load_policy
 from workbook.statistics import nested_mean
-from workbook.studies import SCALES, Scale, bench, load_measured, measure, record
-from workbook.studies.record import provenance
-from workbook.studies.registration import read_registration, registration_path
-from workbook.training.files import damage
+from workbook.studies import SCALES, Scale, bench, load_measured, measure, record, storage
+from workbook.studies.record import check_results, provenance
+from workbook.studies.registration import named_after, read_registration, registered_studies, registration_path
+from workbook.studies.storage import MANIFEST, experiment_folder, measured_seeds, read_manifest, read_table, write_unit
+
+REGISTRATION = "registered: 2026-11-22\nquestion: do signs decide?\n"
 
 
 @pytest.fixture(scope="module")
@@ -24,24 +27,24 @@ def small(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SCALES, "tiny", Scale("tiny", "bundled", "chain", 4, 2, 4, 48, 2))
         folder = tmp_path_factory.mktemp("results")
-        (folder / "flip_backbones").mkdir()
-        place = folder / "flip_backbones" / "registration.yaml"
-        place.write_text("registered: 2026-11-22\nquestion: do signs decide?\n")
-        yield folder, measure("flip_backbones", "tiny", seeds=[0], folder=folder)[0]
+        results.write_text(folder, "flip_backbones", REGISTRATION)
+        yield folder, measure("flip_backbones", "tiny", seeds=[0], folder=folder)
 
 
 def test_a_study_leaves_tables_and_the_command_that_made_them(small):
-    folder, place = small
-    assert damage(place) is None
-    manifest = json.loads((place / "manifest.json").read_text())
+    folder, paths = small
+    assert [path.name for path in paths] == ["flip_backbones.shares.parquet"]
+    [manifest] = read_manifest("flip_backbones", folder).to_dict("records")
     assert manifest["command"] == "python -m workbook measure flip_backbones --scale tiny --seeds 0"
-    assert manifest["policy"]["name"] == "bundled"
-    registered = hashlib.sha256((folder / "flip_backbones" / "registration.yaml").read_bytes()).hexdigest()
+    assert (manifest["scale"], manifest["seed"], manifest["policy"]) == ("tiny", 0, "bundled")
+    assert manifest["sha256"] == load_policy("bundled").provenance["sha256"]
+    registered = hashlib.sha256(REGISTRATION.encode()).hexdigest()
     assert manifest["registration"] == registered == read_registration("flip_backbones", folder).hash
     units = provenance("flip_backbones", "tiny", folder).to_dict("records")
     assert [(unit["unit"], unit["registration"], unit["policy"]) for unit in units] == [(0, registered, "bundled")]
-    assert units[0]["modified"] == (manifest["git"] or {}).get("modified")
-    assert manifest["scale"]["group_size"] == 4
+    assert units[0]["modified"] == manifest["modified"]
+    assert json.loads(manifest["sizes"])["group_size"] == 4
+    assert json.loads(manifest["versions"])["numpy"] == np.__version__
     shares = load_measured("flip_backbones", "tiny", "shares", folder)
     assert set(shares["seed"]) == {0}
     sums = shares.groupby(["eps", "advantages", "optimizer", "column"])["share"].sum()
@@ -64,30 +67,127 @@ def test_a_manifest_names_every_policy_of_its_unit(tmp_path, monkeypatch):
 
     monkeypatch.setattr(record, "_study", lambda name: widths)
     monkeypatch.setattr(bench, "load_policy", loaded)
-    [place] = measure("dose_alphabets", "family", seeds=[0], folder=tmp_path)
-    manifest = json.loads((place / "manifest.json").read_text())
+    measure("dose_alphabets", "family", seeds=[0], folder=tmp_path)
+    manifest = read_manifest("dose_alphabets", tmp_path).iloc[0]
     names = ["family:seed=1", "family:seed=1,width=8", "family:seed=1,width=8,operands=3"]
-    assert manifest["policies"] == {name: digest(name) for name in names}
-    assert manifest["policy"]["sha256"] == manifest["policies"][names[0]]
+    assert json.loads(manifest["policies"]) == {name: digest(name) for name in names}
+    assert manifest["sha256"] == digest(names[0])
 
 
 def test_what_was_made_is_kept_and_the_command_line_goes_on(small, capsys):
-    folder, place = small
-    before = (place / "manifest.json").stat().st_mtime_ns
+    folder, [path] = small
+    before = path.stat().st_mtime_ns
     assert __main__.main(["measure", "flip_backbones", "--scale", "tiny", "--seeds", "0", "--folder", str(folder)]) == 0
-    assert str(place) in capsys.readouterr().out
-    assert (place / "manifest.json").stat().st_mtime_ns == before
+    assert str(path) in capsys.readouterr().out
+    assert path.stat().st_mtime_ns == before
 
 
-def test_as_many_seeds_as_registered_are_measured(tmp_path):
-    """Here all are there already."""
-    place = tmp_path / "dose_llm" / "smollm2_plain"
-    for seed in range(9):
-        (place / f"seed={seed}").mkdir(parents=True)
-    shutil.copy(registration_path("dose_llm"), tmp_path / "dose_llm")
+def test_as_many_seeds_as_registered_are_measured(tmp_path, monkeypatch):
+    """The first and the last of them are there already."""
     count = read_registration("dose_llm").units["smollm2_plain"]
     assert count != SCALES["smollm2_plain"].seeds
-    assert measure("dose_llm", "smollm2_plain", folder=tmp_path) == [place / f"seed={seed}" for seed in range(count)]
+    for seed in (0, count - 1):
+        results.add_unit(tmp_path, "dose_llm", "smollm2_plain", seed, {"rates": pd.DataFrame({"x": [seed]})})
+
+    whole = bench.Bench
+    monkeypatch.setattr(record, "_study", lambda name: tabulate)
+    monkeypatch.setattr(bench, "Bench", lambda scale, seed, role: whole("tiny", seed))
+    measure("dose_llm", "smollm2_plain", folder=tmp_path)
+    rows = load_measured("dose_llm", "smollm2_plain", "rates", tmp_path)
+    assert rows["seed"].tolist() == rows["x"].tolist() == [*range(count)]
+
+
+def tabulate(bench):
+    return {"rates": pd.DataFrame({"x": [bench.seed]})}
+
+
+TABLE = pd.DataFrame({"name": ["b", "a"], "count": [3, 1], "value": [0.5, np.nan], "known": [True, False]})
+
+
+def test_units_read_back_as_they_were_written(tmp_path):
+    """In order of their seeds, a unit's rows in theirs, whatever other scales have."""
+    for scale, seed in (("world:walk", 10), ("world:walk", 2), ("family", 0)):
+        more = {"extra": ["x", "y"]} if scale == "family" else {}
+        results.add_unit(tmp_path, "dose", scale, seed, {"rates": TABLE.assign(count=seed, **more)})
+    read = read_table("dose", "world:walk", "rates", tmp_path)
+    assert read["seed"].tolist() == [2, 2, 10, 10]
+    for seed, rows in read.groupby("seed"):
+        rows = rows[TABLE.columns].reset_index(drop=True)
+        pd.testing.assert_frame_equal(rows, TABLE.assign(count=seed), check_exact=True)
+    assert read["extra"].isna().all()
+    assert read_table("dose", "family", "rates", tmp_path)["extra"].tolist() == ["x", "y"]
+    assert read_table("dose", "family", "signs", tmp_path) is None
+    assert read_table("dose", "tiny", "rates", tmp_path) is None
+    assert measured_seeds("dose", "world:walk", tmp_path) == [2, 10]
+    assert read_manifest("mass", tmp_path).empty, "another part of the experiment"
+
+
+def test_a_unit_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+    """What a process wrote before it was killed is not read, and replaced."""
+    tables = {"rates": TABLE, "signs": TABLE}
+    results.add_unit(tmp_path, "dose", "family", 0, tables)
+    write, written = storage.write_table, []
+
+    def killed(path, table):
+        if path.name == "dose.signs.parquet":
+            raise KeyboardInterrupt
+        written.append(path.name)
+        write(path, table)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "write_table", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_unit("dose", "family", 1, tables, {}, tmp_path)
+    assert written == ["dose.rates.parquet"]
+    assert read_table("dose", "family", "rates", tmp_path)["seed"].tolist() == [0, 0]
+    assert write_unit("dose", "family", 1, tables, {}, tmp_path)
+    assert not write_unit("dose", "family", 1, tables, {}, tmp_path), "who comes second adds nothing"
+    for name in tables:
+        assert read_table("dose", "family", name, tmp_path)["seed"].tolist() == [0, 0, 1, 1]
+    with pytest.raises(ValueError, match=r"Table 'rates' of dose has a column 'scale', which names the unit"):
+        write_unit("dose", "family", 2, {"rates": TABLE.assign(scale=1)}, {}, tmp_path)
+
+
+def add_units(folder, seeds):
+    for seed in seeds:
+        write_unit("dose", "family", seed, {"rates": TABLE}, {}, folder)
+
+
+def test_processes_add_units_at_once(tmp_path):
+    """Each of three adds its own and one that all add; none is lost, and that one is there once."""
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=add_units, args=(tmp_path, [k, k + 3, k + 6, 9])) for k in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert measured_seeds("dose", "family", tmp_path) == [*range(10)]
+    assert read_table("dose", "family", "rates", tmp_path)["seed"].tolist() == [k for k in range(10) for _ in range(2)]
+
+
+def test_a_folder_is_checked_before_it_is_judged(tmp_path):
+    with pytest.raises(ValueError, match="holds no study's tables"):
+        check_results(tmp_path)
+    results.add_unit(tmp_path, "dose", "family", 0, {"rates": TABLE})
+    check_results(tmp_path)
+    (experiment_folder("dose", tmp_path) / MANIFEST).write_text("PAR1")
+    with pytest.raises(ValueError, match=r"dose\.rates\.parquet or its manifest can't be read"):
+        check_results(tmp_path)
+
+
+def test_a_registration_is_found_where_it_is_stated(tmp_path):
+    """In a folder of results where that registers the study, else in data/results; notes on it beside it."""
+    own = "registered: today\nquestion: mine?\n"
+    results.write_text(tmp_path, "dose", own)
+    results.write_text(tmp_path, "dose", "controls: {H1: H2}\n", "named")
+    assert read_registration("dose", tmp_path).question == "mine?"
+    assert named_after("dose", tmp_path) == {"H1": "H2"}
+    assert read_registration("mass", tmp_path) == read_registration("mass"), "of the same experiment"
+    assert registration_path("mass", tmp_path) == registration_path("mass") == registration_path("dose")
+    assert registered_studies(tmp_path) == ["dose"]
+    results.write_text(tmp_path, "dose", own.replace("mine", "yours"))
+    assert read_registration("dose", tmp_path).question == "yours?"
 
 
 def test_what_cannot_be_is_refused(tmp_path):

@@ -112,7 +112,7 @@ def test_the_wheel_holds_the_library_and_its_data(wheel):
         names = archive.namelist()
         (metadata,) = (name for name in names if name.endswith("dist-info/METADATA"))
         text = archive.read(metadata).decode()
-    data = {str(path.relative_to(ROOT)) for path in (ROOT / "data").rglob("*") if path.is_file()}
+    data = {str(path.relative_to(ROOT)) for path in (ROOT / "data").rglob("[!.]*") if path.is_file()}
     data = {f"workbook/{name}" for name in data if "__pycache__" not in name}
     apart = ("workbook/data/worlds/", "workbook/data/smollm2/")
     left_out = {name for name in data if name.startswith(apart) and name.endswith(".safetensors")}

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import results
 from audit.definitions import DEFINITIONS
 from audit.reckoning import Missing, Units, Void
 from scipy import stats
@@ -40,14 +41,8 @@ def made_run(speed: float, start: float, rng, **names) -> pd.DataFrame:
 
 
 def write(folder: Path, study_name: str, scale: str, unit: int, **tables: pd.DataFrame) -> None:
-    place = folder / study_name / scale.replace(":", "=") / f"seed={unit}"
-    place.mkdir(parents=True)
-    for name, table in tables.items():
-        table.to_parquet(place / f"{name}.parquet")
     registration = read_registration(study_name)
-    facts = {"seed": unit, "registration": registration and registration.hash, "scale": {"policy": f"{scale},{unit}"}}
-    facts |= {"git": {"commit": "c0ffee", "modified": False}, "policy": {"name": f"{scale},seed={unit}"}}
-    (place / "manifest.json").write_text(json.dumps(facts))
+    results.add_unit(folder, study_name, scale, unit, tables, registration=registration and registration.hash)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +121,7 @@ def test_the_line_and_its_predictions_are_those_of_least_squares(folder):
 def test_a_committed_prediction_stands_when_worlds_are_added(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "results")
     few = [outcomes.world_name(scale) for scale in OPEN[:4]]
-    (tmp_path / "results" / "worlds" / "predicted.yaml").write_text(f"walk_wrong: {{line_of: {few}}}\n")
+    results.write_text(tmp_path / "results", "worlds", f"walk_wrong: {{line_of: {few}}}\n", "predicted")
     tables = Tables("worlds", tmp_path / "results")
     points, said = outcomes.points(tables), outcomes.predicted(tables).set_index("world")
     for world, part in {"walk_wrong": points[points["world"].isin(few)], "longer": points}.items():
@@ -221,7 +216,7 @@ def small(monkeypatch):
 
 
 def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(record, "_parts", lambda place, *_: place.parent / ".parts" / place.name)
+    monkeypatch.setattr(record, "_parts", lambda place, *_: place)
     with pytest.raises(NotMeasured):
         measure("worlds", "tiny", [0], tmp_path)  # before its rates
     measure("worlds_rates", "tiny", [0], tmp_path)
@@ -243,7 +238,7 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(tmp_path,
     assert made == ["permuted"]
     runs = load_measured("worlds", "tiny", "runs", tmp_path)
     assert runs.groupby(["world", "arm", "lr"]).size().tolist() == [3] * 3
-    assert not (tmp_path / "worlds" / "tiny" / ".parts" / "seed=0").exists()
+    assert [*(tmp_path / "worlds" / ".parts").iterdir()] == []
     measure("worlds_300", "tiny", [0], tmp_path)
     assert load_measured("worlds_300", "tiny", "runs", tmp_path)["batch"].tolist() == [0, 5, 10, 15, 18]
     rates = {"oracle": 2e-3, "dr_grpo": 1e-3, "positive_only": 1e-3, "negative_token_filtering": 5e-4}

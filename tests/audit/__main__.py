@@ -17,7 +17,8 @@ import pandas as pd
 import yaml
 
 from audit.definitions import DEFINITIONS, sets_of, taken
-from audit.reckoning import RESULTS, ROOT, Missing, Units, Void, conclude, holm, judge, says_no
+from audit.history import compare_with_git, compare_with_history
+from audit.reckoning import RESULTS, ROOT, Missing, Units, Void, conclude, holm, judge, says_no, standing
 
 NUMBERS = ("mean", "low", "high", "low_90", "high_90", "p", "p_holm")
 EXACT = ("claim", "role", "units", "outcome", "policies")
@@ -38,7 +39,10 @@ def main(path: str | None = None) -> int:
     faults = [f"{key}: {what}" for key, row in mine.items() for what in differences(row, theirs.get(key))]
     faults += [f"{key}: no registration has it" for key in set(theirs) - set(mine)]
     faults += [*single_tokens(), *printed({(scale, key): row for (_, scale, key), row in mine.items()})]
-    print("\n".join([*faults, f"{len(mine)} rows with a word; {len(faults)} differences."]))
+    faults += compare_with_history()
+    older, sentence = compare_with_git()
+    faults += older
+    print("\n".join([*faults, sentence, f"{len(mine)} rows with a word; {len(faults)} differences."]))
     return 1 if faults or not mine else 0
 
 
@@ -47,10 +51,10 @@ def recomputed() -> dict[tuple, dict]:
     rows, untestable = {}, set()
     for reason in read("rows.yaml")["untestable"]:
         untestable |= {(study, key) for study, keys in reason["rows"].items() for key in keys}
-    for path in sorted(RESULTS.glob("*/registration.yaml")):
-        text, study = yaml.safe_load(path.read_text(encoding="utf-8")), path.parent.name
-        scales, named = text.get("units", []), path.with_name("named.yaml")
-        for key, control in yaml.safe_load(named.read_text("utf-8"))["controls"].items() if named.exists() else ():
+    texts = {name: yaml.safe_load(text) for name, text in standing(RESULTS).items()}
+    for study, text in sorted((name, text) for name, text in texts.items() if " " not in name):
+        scales = text.get("units", [])
+        for key, control in texts.get(f"{study} named", {"controls": {}})["controls"].items():
             text["outcomes"][key].setdefault("positive_control", control)
         for part in scales if isinstance(scales, list) else [scales]:
             units = Units(study, part["scale"], part["count"])

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from audit.reckoning import WORLDS, Missing, Units, Void, at, each, interval, logs, one
+from audit.reckoning import WORLDS, Missing, Units, Void, at, each, interval, logs, one, standing
 
 
 def pseudo(statistic, table):
@@ -540,9 +540,9 @@ def law(units):
 
 def off_line(units):
     others = trainable(Units("worlds", "worlds", len(WORLDS), units.results))
-    before = units.results / "worlds" / "predicted.yaml"
-    if before.exists():  # the line as it was when its prediction was committed
-        named = yaml.safe_load(before.read_text())[units.scale[6:]].get("line_of", WORLDS)
+    before = standing(units.results).get("worlds predicted")
+    if before is not None:  # the line as it was when its prediction was committed
+        named = yaml.safe_load(before)[units.scale[6:]].get("line_of", WORLDS)
         others = {k: one for k, one in others.items() if list(WORLDS)[k] in named}
     if len(others) < 3:
         raise Missing

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "data" / "results"
 WORLDS = yaml.safe_load((ROOT / "data" / "worlds" / "worlds.yaml").read_text(encoding="utf-8"))
 MIN_UNITS, LEVEL = 6, 0.05
+DOCUMENT = re.compile(r"^--- # (.+)\n", re.MULTILINE)
 
 
 class Missing(Exception):
@@ -39,6 +41,20 @@ class Void(Exception):
     """A row whose registration lets another row take its meaning from it."""
 
 
+def texts(registration: str) -> dict[str, str]:
+    """{what the line above it says: text} of a registration.yaml: a study's name, or that and a note's."""
+    parts = DOCUMENT.split(registration)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def standing(results: Path) -> dict[str, str]:
+    """The texts of all registrations and notes of a folder of results."""
+    every: dict[str, str] = {}
+    for path in sorted(results.glob("*/registration.yaml")):
+        every |= texts(path.read_text("utf-8"))
+    return every
+
+
 class Units:
     """Tables of one study at one scale, of its registered units alone, and the policy of each.
 
@@ -47,10 +63,13 @@ class Units:
 
     def __init__(self, study: str, scale: str, count: int, results: Path | None = None):
         results = results or RESULTS
-        self.scale, self.results, folder = scale, results, results / study / scale.replace(":", "=")
-        paths = [] if (results / study / "sealed.yaml").exists() else folder.glob("seed=*/manifest.json")
-        manifests = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-        self.policies = {one["seed"]: one["scale"]["policy"] for one in manifests if one["seed"] < count}
+        self.scale, self.results, self.policies = scale, results, {}
+        folder = next((path.parent for path in results.glob(f"*/{study}.*.parquet")), results)
+        if folder != results and f"{study} sealed" not in standing(results):
+            made = pd.read_parquet(folder / "manifest.parquet", columns=["part", "scale", "seed", "sizes"])
+            made = made[(made["part"] == study) & (made["scale"] == scale) & (made["seed"] < count)]
+            policies = [json.loads(sizes)["policy"] for sizes in made["sizes"]]
+            self.policies = dict(zip(made["seed"].tolist(), policies, strict=True))
         if scale == "worlds":
             every = [Units(study, f"world:{name}", 10, results) for name in list(WORLDS)[:count]]
             self.worlds = {number: units for number, units in enumerate(every) if units.policies}
@@ -58,12 +77,12 @@ class Units:
 
         @cache
         def table(name: str) -> pd.DataFrame:
-            paths = {unit: folder / f"seed={unit}" / f"{name}.parquet" for unit in sorted(self.policies)}
-            if not paths or not all(path.exists() for path in paths.values()):
-                raise Missing(f"{study} has no table {name}")
-            return pd.concat(
-                [pd.read_parquet(path).assign(seed=unit) for unit, path in paths.items()], ignore_index=True
-            )
+            path = folder / f"{study}.{name}.parquet"
+            if self.policies and path.exists():
+                rows = pd.read_parquet(path, filters=[("scale", "==", scale), ("seed", "in", list(self.policies))])
+                if set(rows["seed"]) == set(self.policies):
+                    return rows.drop(columns="scale")
+            raise Missing(f"{study} has no table {name}")
 
         self.table = table
 

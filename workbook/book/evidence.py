@@ -1,13 +1,12 @@
 """The evidence on one page: the dozen experiments of data/book/evidence.yaml, with the numbers of the kept ledger."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from workbook.claims.kept import CANNOT, OPEN, experiments, format_effect, format_number, kept_ledger, read_book, row_of
-from workbook.places import data_path
+from workbook.studies.storage import read_manifest
 
 CHAPTERS = "../../notebooks/"  # from data/book
 WORLDS = "worlds"
@@ -70,9 +69,9 @@ def _commands(one: dict, row) -> list[str]:
 
 def minutes(study: str, scale: str) -> float:
     """How long the units of a study took at a scale, by their manifests; of all worlds together for "worlds"."""
-    folders = "world=*" if scale == WORLDS else scale.replace(":", "=")
-    paths = data_path("results", study).glob(f"{folders}/seed=*/manifest.json")
-    return sum(json.loads(path.read_text(encoding="utf-8"))["seconds"] for path in paths) / 60
+    rows = read_manifest(study)
+    own = rows["scale"].str.startswith("world:") if scale == WORLDS else rows["scale"] == scale
+    return float(rows.loc[own, "seconds"].sum() / 60)
 
 
 def write_evidence(path: Path) -> bool:

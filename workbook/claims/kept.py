@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
 
-from workbook.places import data_path
+from workbook.places import data_path, parse_yaml
 
 WORDS = HOLDS, DOES_NOT_HOLD, TOO_SMALL, OPEN, CANNOT = (
     "holds",
@@ -29,7 +28,7 @@ STALE = "data/results has changed since the ledger was kept; `python -m workbook
 
 def read_book(name: str):
     """Read data/book/<name>.yaml."""
-    return yaml.safe_load(data_path("book", f"{name}.yaml").read_text(encoding="utf-8"))
+    return parse_yaml(data_path("book", f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 @cache
@@ -52,10 +51,10 @@ def split_key(key: str) -> tuple[str, str]:
 
 
 def fingerprint() -> str:
-    """SHA-256 over the manifests and registrations below data/results, which hold their tables' checksums."""
+    """SHA-256 over the tables, manifests and registrations of data/results."""
     folder = data_path("results")
     digest = hashlib.sha256()
-    for path in sorted([*folder.rglob("manifest.json"), *folder.rglob("*.yaml")]):
+    for path in sorted([*folder.glob("*/*.parquet"), *folder.glob("*/*.yaml")]):
         digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
 

@@ -13,8 +13,8 @@ from workbook.terminal import literal
 def _measure(args) -> int:
     from workbook.studies import measure
 
-    for folder in measure(args.study, args.scale, args.seeds, args.folder):
-        print(folder)
+    for path in measure(args.study, args.scale, args.seeds, args.folder):
+        print(path)
     return 0
 
 

@@ -1,19 +1,16 @@
 """A study's tables, made once and kept, and claims as records: what is stated, what would refute it, what decides.
 
-data/results/<study>/<scale>/seed=<k>/    Parquet files, manifest.json, checksums.json
-
     MEASURES = {"dose": {"H1 control": measure}}        in a topic's claims.py: study: {key of its outcome: measure}
 
 A measurement is a function `Tables` -> one number per unit, so that a chapter and the ledger cannot disagree; what it
 is judged by stands in its study's registration, what a claim states in data/book/claims.yaml. A key begins with its
 claim's id. A study of which some keys are measured at one scale alone names it: "dose_llm@gemma3_plain".
-`workbook.claims` collects the measures of all topics and judges them.
+`workbook.claims` collects the measures of all topics and judges them. Where tables lie: `studies.storage`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 import shutil
 import time
@@ -23,8 +20,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from workbook.places import clone, data_path
+from workbook.places import clone
 from workbook.studies.registration import (
     ALL_WORLDS,
     POLICY_SCALES,
@@ -36,9 +35,17 @@ from workbook.studies.registration import (
     is_sealed,
     read_registration,
 )
+from workbook.studies.storage import (
+    MANIFEST,
+    experiment_folder,
+    measured_seeds,
+    read_manifest,
+    read_table,
+    table_paths,
+    write_unit,
+)
 from workbook.training.messages import explain_error, show_value
 
-RESULTS = data_path("results")
 UNNAMED = "Writing to data/results, since no folder is named,"
 STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
     "arena": "topics.worlds.arena:arena_study",
@@ -108,22 +115,24 @@ class Void(ValueError):
 
 def check_results(folder: str | Path) -> None:
     """Raise a ValueError, in one sentence, unless a folder holds studies' tables with readable manifests."""
-    tables = [path for path in Path(folder).glob("*/*/seed=*/*.parquet") if path.parts[-4] in STUDIES]
+    known = (*STUDIES, *KEPT)
+    tables = [path for path in sorted(Path(folder).glob("*/*.*.parquet")) if path.name.split(".")[0] in known]
     if not tables:
         raise ValueError(f"folder={str(folder)!r} holds no study's tables; give one that `measure` wrote to.")
     for path in tables:
         try:
-            json.loads(path.with_name("manifest.json").read_text(encoding="utf-8"))["seed"]
-        except (OSError, ValueError, LookupError, TypeError) as error:
+            for file in (path, path.with_name(MANIFEST)):
+                pq.read_schema(file)
+        except (OSError, pa.ArrowException) as error:
             raise ValueError(f"{path} or its manifest can't be read: {explain_error(error, 100)}") from None
 
 
 def measure(
     study: str, scale: str = "bundled", seeds: Sequence[int] | None = None, folder: str | Path | None = None
 ) -> list[Path]:
-    """Make the study's tables for every seed that has none yet; returns the folders of all of them.
+    """Make the study's tables for every seed that has none yet; returns the files of its tables.
 
-    A seed's folder appears whole or not at all, so a study that was broken off goes on where it was; of a seed, too,
+    A seed is in the tables whole or not at all, so a study that was broken off goes on where it was; of a seed, too,
     where its study keeps parts (`Bench.kept`), at the same commit, unmodified, and registration.
     seeds: by default as many as were registered for the scale, else the scale's; at the scale "worlds" a seed is a
     world, of which all units are measured.  folder: instead of data/results.
@@ -131,38 +140,36 @@ def measure(
     Raises ValueError for an unknown study or scale, and for no folder where the package holds data/results itself.
     """
     from workbook.studies.bench import Bench
-    from workbook.training.files import atomic_folder, made_with, write_json, write_parquet
+    from workbook.training.files import made_with
 
     run = _study(study)
-    _folder(study, scale, folder)
+    check_scale(scale)
     _check_sizes(run, study, scale)
     registration = read_registration(study, folder)  # one that is not as it must be is refused before the work
     registered = registration.units.get(scale) if registration else None
     seeds = range(registered or SCALES[scale].seeds) if seeds is None else seeds
     if scale == ALL_WORLDS:
-        return [place for k in seeds for place in measure(study, [*WORLD_SCALES][k], folder=folder)]
-    folders = [_folder(study, scale, folder) / f"seed={seed}" for seed in seeds]
-    if folder is None and not all(place.exists() for place in folders):
+        for k in seeds:
+            measure(study, [*WORLD_SCALES][k], folder=folder)
+        return table_paths(study, folder)
+    if folder is None and not set(seeds) <= set(measured_seeds(study, scale)):
         clone(UNNAMED)
-    for seed, place in zip(seeds, folders, strict=True):
-        if place.exists():
+    for seed in seeds:
+        if seed in measured_seeds(study, scale, folder):  # by another process, too
             continue
         role = "tuning" if study in TUNING and scale in POLICY_SCALES else "unit"
         bench, began = Bench(scale, seed, role), time.perf_counter()
         stated = registration and registration.hash
+        place = experiment_folder(study, folder) / ".parts" / f"{study}-{scale.replace(':', '=')}-seed={seed}"
         bench.results, bench.parts = folder, _parts(place, made_with(bench.policy)["git"], stated)
         tables = run(bench)
         command = f"python -m workbook measure {shlex.quote(study)} --scale {scale} --seeds {seed}"
-        with atomic_folder(place) as new:
-            for name, table in tables.items():
-                write_parquet(new / f"{name}.parquet", table)
-            facts = {"command": command, "seed": seed, "seconds": round(time.perf_counter() - began, 1)}
-            facts |= {"registration": stated}
-            facts |= {"scale": asdict(bench.scale), **made_with(bench.policy), "policies": bench.loaded}
-            write_json(new / "manifest.json", facts)
+        facts = {"command": command, "seconds": round(time.perf_counter() - began, 1), "registration": stated}
+        facts |= {"scale": asdict(bench.scale), **made_with(bench.policy), "policies": bench.loaded}
+        write_unit(study, scale, seed, tables, facts, folder)
         if bench.parts is not None:
             shutil.rmtree(bench.parts, ignore_errors=True)
-    return folders
+    return table_paths(study, folder)
 
 
 def _parts(place: Path, git: dict | None, registered: str | None) -> Path | None:
@@ -170,7 +177,7 @@ def _parts(place: Path, git: dict | None, registered: str | None) -> Path | None
     if git is None or git["modified"]:
         return None
     digest = hashlib.sha256(repr((git["commit"], registered)).encode()).hexdigest()[:8]
-    return place.parent / ".parts" / f"{place.name}-{digest}"
+    return place.with_name(f"{place.name}-{digest}")
 
 
 def load_measured(study: str, scale: str, table: str, folder: str | Path | None = None) -> pd.DataFrame:
@@ -180,16 +187,16 @@ def load_measured(study: str, scale: str, table: str, folder: str | Path | None 
     such table, or it is sealed (`registration.is_sealed`).
     """
     _check_study(study)
+    check_scale(scale)
     if is_sealed(study, folder):
         raise NotMeasured(f"{study} is being measured: nobody reads its tables before its last registered unit is.")
-    paths = sorted(_folder(study, scale, folder).glob(f"seed=*/{table}.parquet"))
-    if not paths:
+    rows = read_table(study, scale, table, folder)
+    if rows is None:
         raise NotMeasured(
             f"{study} holds no table {table!r} at scale {scale!r}; "
             f"python -m workbook measure {study} --scale {scale} makes its tables."
         )
-    seeds = [json.loads((path.parent / "manifest.json").read_text(encoding="utf-8"))["seed"] for path in paths]
-    return pd.concat(pd.read_parquet(path).assign(seed=seed) for path, seed in zip(paths, seeds, strict=True))
+    return rows
 
 
 def provenance(study: str, scale: str, folder: str | Path | None = None) -> pd.DataFrame:
@@ -201,13 +208,9 @@ def provenance(study: str, scale: str, folder: str | Path | None = None) -> pd.D
     if scale == ALL_WORLDS:
         worlds = [provenance(study, name, folder).assign(unit=k) for k, name in enumerate(WORLD_SCALES)]
         return pd.concat([rows for rows in worlds if len(rows)] or worlds[:1], ignore_index=True)
-    rows = []
-    for path in sorted(_folder(study, scale, folder).glob("seed=*/manifest.json")):
-        one = json.loads(path.read_text(encoding="utf-8"))
-        git, policy = one.get("git") or {}, one.get("policy") or {}
-        facts = (one["seed"], one.get("created"), git.get("commit"), git.get("modified"))
-        rows.append((*facts, one.get("registration"), policy.get("name")))
-    return pd.DataFrame(rows, columns=PROVENANCE).sort_values("unit", ignore_index=True)
+    check_scale(scale)
+    rows = read_manifest(study, folder).rename(columns={"seed": "unit"})
+    return rows.loc[rows["scale"] == scale, PROVENANCE].sort_values("unit", ignore_index=True)
 
 
 def _check_study(name: str) -> None:
@@ -230,11 +233,6 @@ def _check_sizes(study: Callable, name: str, scale: str) -> None:
     if isinstance(sizes, dict) and scale not in sizes:
         known = ", ".join(known for known in sizes if known in SCALES)
         raise ValueError(f"{name} is not measured at scale={show_value(scale)}: choose one of {known}.")
-
-
-def _folder(study: str, scale: str, folder: str | Path | None) -> Path:
-    check_scale(scale)
-    return Path(folder or RESULTS) / study / scale.replace(":", "=")  # which not every system has in a path
 
 
 class Tables:

@@ -2,17 +2,23 @@
 
     registered_outcome("dose", "H1").threshold, read_registration("dose").hash
 
-data/results/<study>/registration.yaml; its hash stands in the manifest of every unit, so that a text that was changed
-after the measurement shows. Thresholds and smallest effects are stated there and nowhere else.
+data/results/<experiment>/registration.yaml holds a YAML document a study, below a line that names it:
+
+    --- # dose                the registration: its hash stands in the manifest of every unit, so that a text that was
+                              changed after the measurement shows
+    --- # dose looked         what was written of it later (NOTES): looked_after, named_after, is_sealed
+
+Thresholds and smallest effects are stated there and nowhere else. A text that is replaced stands in history.yaml beside
+it, as long as a unit was measured under it.
 """
 
 import hashlib
+import re
 from dataclasses import field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -25,7 +31,8 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from workbook.places import data_path
+from workbook.places import data_path, parse_yaml
+from workbook.studies.storage import RESULTS, experiment_folder, read_once
 from workbook.training.messages import show_value
 
 
@@ -57,7 +64,7 @@ SCALES = {
     "gemma3_plain": Scale("gemma3_plain", "gemma3-270m", "gym:chain_sum", 80, 4, 8, 8, 1, PLAIN_SUMS),
 }
 # a scale per world, whose units are its policies; completions are as long as its task's
-WORLDS = yaml.safe_load(data_path("worlds", "worlds.yaml").read_text(encoding="utf-8"))
+WORLDS = parse_yaml(data_path("worlds", "worlds.yaml").read_text(encoding="utf-8"))
 WORLD_SCALES = {name: Scale(name, name, name, 64, 64, 8, 0, 10) for name in map("world:{}".format, WORLDS)}
 # SmolLM2 tuned to a task, whose units are policies, too (data/smollm2): sums in a sentence, and wrong ones that ramble
 TUNED_SCALES = {
@@ -155,7 +162,7 @@ def _by_scale(value: Any) -> Any:
 
 @dataclass(frozen=True, config=STRICT)
 class Registration:
-    """A study's registration: units is {scale: how many, numbered from 0}, hash the SHA-256 of the file.
+    """A study's registration: units is {scale: how many, numbered from 0}, hash the SHA-256 of its text.
 
     supersedes: the hash of an earlier one, under which tables may have been measured whose numbers were known to this.
     """
@@ -183,10 +190,25 @@ class Registration:
         return scale in self.units and scale in (outcome.scales or self.units)
 
 
+FILE = "registration.yaml"
+MARK = re.compile(r"^--- # (\w+)(?: (\w+))?\n", re.MULTILINE)  # a document's study, and which note of it, if it is one
+NOTES = ("looked", "named", "predicted", "sealed")
+
+
+def documents(text: str) -> dict[tuple[str, str], str]:
+    """{(study, note): text} of the documents of a registration.yaml; note is "" for a study's registration.
+
+    >>> documents("--- # dose\\nunits: 6\\n--- # dose looked\\nunits: 2\\n")
+    {('dose', ''): 'units: 6\\n', ('dose', 'looked'): 'units: 2\\n'}
+    """
+    _, *parts = MARK.split(text)
+    return {(study, note or ""): part for study, note, part in zip(parts[::3], parts[1::3], parts[2::3], strict=True)}
+
+
 def registration_path(study: str, folder: str | Path | None = None) -> Path:
-    """Where a study's registration lies: in `folder`, else in data/results."""
-    own = Path(folder) / study / "registration.yaml" if folder is not None else None
-    return own if own is not None and own.exists() else data_path("results") / study / "registration.yaml"
+    """The file that holds a study's registration: in `folder` where that registers it, else in data/results."""
+    own = experiment_folder(study, folder) / FILE
+    return own if folder is None or (study, "") in _documents(own) else experiment_folder(study) / FILE
 
 
 def read_registration(study: str, folder: str | Path | None = None) -> Registration | None:
@@ -195,8 +217,20 @@ def read_registration(study: str, folder: str | Path | None = None) -> Registrat
     folder: of results, read before data/results.  Raises ValueError, a sentence that names the field, for one that is
     not as it must be.
     """
-    path = registration_path(study, folder)
-    return _read(path, path.stat().st_mtime_ns) if path.exists() else None
+    text = _documents(registration_path(study, folder)).get((study, ""))
+    return None if text is None else _parsed_registration(study, text)
+
+
+def registered_studies(folder: str | Path | None = None) -> list[str]:
+    """The studies that a folder of results (by default data/results) registers, by name."""
+    paths = Path(folder or RESULTS).glob(f"*/{FILE}")
+    return sorted(study for path in paths for study, note in _documents(path) if not note)
+
+
+def read_note(study: str, note: str, folder: str | Path | None = None) -> dict[str, Any]:
+    """What one of NOTES says of a study beside its tables, in `folder` or data/results; {} where it has none."""
+    text = _documents(experiment_folder(study, folder) / FILE).get((study, note))
+    return {} if text is None else _parsed(text)
 
 
 def registered_outcome(study: str, key: str) -> Outcome:
@@ -211,38 +245,50 @@ def registered_outcome(study: str, key: str) -> Outcome:
 def looked_after(study: str, folder: str | Path | None = None) -> int | None:
     """How many units of a study stood when its outcomes were first looked at, though more were registered; None if all.
 
-    <study>/looked.yaml beside the tables, written with the later units, says so: {units: 6, looked: date, why: words}.
+    The note `looked` beside the tables, written with the later units, says so: {units: 6, looked: date, why: words}.
     """
-    path = (data_path("results") if folder is None else Path(folder)) / study / "looked.yaml"
-    return int(yaml.safe_load(path.read_text(encoding="utf-8"))["units"]) if path.exists() else None
+    return read_note(study, "looked", folder).get("units")
 
 
 def is_sealed(study: str, folder: str | Path | None = None) -> bool:
     """Whether a study's tables stay unread until its last registered unit is measured.
 
-    <study>/sealed.yaml beside them says so: {sealed: date, why: words}. Who has measured the last unit removes it.
+    The note `sealed` beside them says so: {sealed: date, why: words}. Who has measured the last unit removes it.
     """
-    return ((data_path("results") if folder is None else Path(folder)) / study / "sealed.yaml").exists()
+    return (study, "sealed") in _documents(experiment_folder(study, folder) / FILE)
 
 
 def named_after(study: str, folder: str | Path | None = None) -> dict[str, str]:
     """{key: positive control} of a study's outcomes whose control was named when its data had been seen.
 
-    <study>/named.yaml beside the registration, which stays as it was, says so: {named: date, why: words, controls: {}}.
+    The note `named` beside the registration, which stays as it was, says so: {named: date, why: words, controls: {}}.
     """
-    path = registration_path(study, folder).with_name("named.yaml")
-    return yaml.safe_load(path.read_text(encoding="utf-8"))["controls"] if path.exists() else {}
+    text = _documents(registration_path(study, folder)).get((study, "named"))
+    return {} if text is None else _parsed(text)["controls"]
 
 
-@lru_cache(maxsize=64)
-def _read(path: Path, _changed: int) -> Registration:
-    """The registration in a file, checked, read once for each version of it."""
-    text = yaml.safe_load(path.read_text(encoding="utf-8"))
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    if not {"study", "outcomes", "units"} & set(text):  # in words, from before outcomes were read
-        known = {name: text.get(name) or "" for name in ("registered", "question", "stopping_rule")}
-        return Registration(path.parent.name, **known, units=[], outcomes={}, notes=text, hash=digest)
-    return check_registration(text, path.parent.name, digest)
+def _documents(path: Path) -> dict[tuple[str, str], str]:
+    """The documents of a registration.yaml, split once for each version of it; none where there is no file."""
+    return read_once(_split, path) or {}
+
+
+def _split(path: Path) -> dict[tuple[str, str], str]:
+    return documents(path.read_bytes().decode("utf-8"))
+
+
+@cache
+def _parsed(text: str) -> dict[str, Any]:
+    return parse_yaml(text)
+
+
+@cache
+def _parsed_registration(study: str, text: str) -> Registration:
+    """The registration that a text states, checked."""
+    stated, digest = parse_yaml(text), hashlib.sha256(text.encode()).hexdigest()
+    if not {"study", "outcomes", "units"} & set(stated):  # in words, from before outcomes were read
+        known = {name: stated.get(name) or "" for name in ("registered", "question", "stopping_rule")}
+        return Registration(study, **known, units=[], outcomes={}, notes=stated, hash=digest)
+    return check_registration(stated, study, digest)
 
 
 def check_registration(text: Any, study: str, digest: str = "") -> Registration:
@@ -257,7 +303,7 @@ def check_registration(text: Any, study: str, digest: str = "") -> Registration:
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"The registration of {study}: {place}: {first['msg']}.") from None
     if registration.study != study:
-        raise ValueError(f"The registration of {study}: study is {registration.study!r}; it must be its folder's name.")
+        raise ValueError(f"The registration of {study}: study is {registration.study!r}; it must be {study!r}.")
     primaries = [outcome.claim for outcome in registration.outcomes.values() if outcome.role == "primary"]
     if twice := [claim for i, claim in enumerate(primaries) if claim in primaries[:i]]:
         raise ValueError(f"The registration of {study}: outcomes has two primary ones of claim {twice[0]}.")

@@ -35,6 +35,7 @@ Value = TypeVar("Value")
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "numpy")
 KEEP = 2  # checkpoints of a run, so that a damaged newest one leaves another
+MEASURED = ":(top,exclude)data/results/*/*.parquet"  # tables that studies add to, as git's pathspec
 SUMS = "checksums.json"  # sizes and SHA-256 of every file of a folder, written last
 
 
@@ -229,8 +230,12 @@ def load_state(folder: Path, name: str) -> Any:
 
 
 def made_with(policy) -> dict:
-    """When, with which versions, on which device, from which commit and with which policy something is made."""
-    device = policy.provenance["device"]
+    """What `made_on` says of the policy's device, and with which policy something is made."""
+    return made_on(policy.provenance["device"]) | {"policy": policy.provenance}
+
+
+def made_on(device: str) -> dict:
+    """When, with which versions, on which device and from which commit something is made."""
     cuda = device.startswith("cuda")
     there = {dist.metadata["Name"]: dist.version for dist in distributions()}
     return {
@@ -239,19 +244,21 @@ def made_with(policy) -> dict:
         "platform": f"{platform.system()} {platform.machine()}",
         "device": torch.cuda.get_device_name(device) if cuda else f"{device}, {torch.get_num_threads()} threads",
         "git": _git_state(),
-        "policy": policy.provenance,
     }
 
 
 def _git_state() -> dict | None:
-    """Commit and whether tracked files differ from it; None outside a clone, though it be another repository."""
+    """Commit and whether tracked files differ from it; None outside a clone, though it be another repository.
+
+    Measured tables do not count: a study adds units to them, one after another, before they are committed.
+    """
 
     def git(*args):
         return subprocess.check_output(["git", *args], cwd=PACKAGE, text=True, stderr=subprocess.DEVNULL).strip()
 
     try:
         clone("A commit")
-        modified = bool(git("status", "--porcelain", "--untracked-files=no"))
+        modified = bool(git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", MEASURED))
         return {"commit": git("rev-parse", "HEAD"), "modified": modified}
     except (ValueError, OSError, subprocess.CalledProcessError):
         return None

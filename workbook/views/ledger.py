@@ -27,12 +27,12 @@ def units_needed_chart(table: pd.DataFrame) -> alt.LayerChart:
 def coverage_chart(curve: pd.DataFrame, placed: pd.DataFrame) -> alt.LayerChart:
     """How often an interval holds the truth against how skewed its units are, and where the ledger's rows lie.
 
-    curve: data/results/coverage/skewness.parquet.  placed: placed.parquet beside it.
+    curve, placed: rows `skewness` and `placed` of data/results/coverage/coverage.intervals.parquet.
     """
     require(curve, ["units", "skewness", "coverage"], "coverage_chart")
     require(placed, ["units", "rows", "skewness", "coverage"], "coverage_chart")
     lines = curve[curve["units"].isin(placed["units"])].assign(name=lambda table: table["units"].map("{} units".format))
-    marks = placed.assign(name=placed["units"].map("{} units".format), text=placed["rows"].map("{} rows".format))
+    marks = placed.assign(name=placed["units"].map("{} units".format), text=placed["rows"].map("{:.0f} rows".format))
     x = alt.X("skewness:Q", title="skewness of the units (0: normal, 2: exponential)")
     y = alt.Y("coverage:Q", title="share of intervals that hold the truth").scale(zero=False).axis(format=".0%")
     dots = alt.Chart(marks).encode(x=x, y=y, tooltip=["name", "skewness", "coverage", "rows"])

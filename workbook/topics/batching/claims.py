@@ -1,6 +1,6 @@
 """Claims of chapter 08: how mini-batches are cut (H11, H12, H13), against shuffled ones, which are TRL's default.
 
-Everything that a number is judged by stands in the registration.yaml of batch_composition and, for mini-batches of one
+Everything that a number is judged by stands in the registrations of batch_composition and, for mini-batches of one
 prompt's worth, of batch_one_prompt; a unit's number is one arm minus the shuffled arm of the same policy, prompts,
 level and matching.
 """

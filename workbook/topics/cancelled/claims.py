@@ -1,4 +1,4 @@
-"""Claims about the cancelled share, ours: what each row measures stands in data/results/cancelled/registration.yaml."""
+"""Claims about the cancelled share, ours: what each row measures stands in data/results/pairs/registration.yaml."""
 
 from functools import partial
 

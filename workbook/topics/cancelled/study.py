@@ -8,7 +8,7 @@ Tables of a unit:
 - tokens: of the first KEPT_TOKENS units the parts of single tokens at 64 prompts, from which an audit reckons shares
 - rows: how many rows, prompts and tokens it rests on
 
-What was registered: data/results/cancelled/registration.yaml. On language models a row is a prompt's rollouts of one
+What was registered: data/results/pairs/registration.yaml. On language models a row is a prompt's rollouts of one
 sign, rewards are not permuted, and there is no curve over rollouts: described only.
 """
 

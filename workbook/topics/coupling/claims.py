@@ -1,7 +1,7 @@
 """Claims of chapter 06: which tokens couple (H2, R2), what a masked update moves (H3), how well the output layer stands
 for the whole network (H4), and what Adam's first step hides (H10); whether both signs of a prompt oppose (H5).
 
-What decides was registered for the study mass (data/results/mass/registration.yaml), thresholds included. A token is
+What decides was registered for the study mass (data/results/dose/registration.yaml), thresholds included. A token is
 counted below one half (p < 0.5), which its tables and sentences call unsure. Every measure gives one number per unit.
 """
 

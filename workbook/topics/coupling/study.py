@@ -3,7 +3,7 @@
 The sum of |K| over all pairs of a kind, its *mass*, says where a token's change comes from. On-policy the score's
 expectation is zero, sum_y pi(y) (e_y - pi) = 0: what pairs of the same token add, pairs of different tokens take away.
 
-What was registered, and what is judged by it: data/results/mass/registration.yaml, `workbook.topics.coupling.claims`.
+What was registered, and what is judged by it: data/results/dose/registration.yaml, `workbook.topics.coupling.claims`.
 """
 
 from itertools import product

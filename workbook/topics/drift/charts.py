@@ -3,11 +3,10 @@
 import altair as alt
 import numpy as np
 import pandas as pd
-import yaml
 
 from workbook.statistics import t_interval, unit_curve
 from workbook.studies.record import FAMILY, Tables
-from workbook.studies.registration import MIN_UNITS, registration_path
+from workbook.studies.registration import MIN_UNITS, read_registration
 from workbook.theory.choices import check_choice
 from workbook.topics.drift import claims
 from workbook.topics.drift.probe import two_word_share
@@ -195,7 +194,7 @@ def mechanisms_chart(tables: Tables = FAMILY) -> alt.VConcatChart:
 
 def smallest_effect() -> float:
     """The smallest difference of a residual that is of interest, as the study loss_types registered it."""
-    return yaml.safe_load(registration_path("loss_types").read_text(encoding="utf-8"))["smallest_effect_of_interest"]
+    return read_registration("loss_types").notes["smallest_effect_of_interest"]
 
 
 def loss_type_levels(

@@ -1,8 +1,8 @@
 """Claims of chapter 09: whether unequal weights are what moves words that no reward asked for (D1 to D9, D-falsifier).
 
-What each row measures, and against which number, stands in registration.yaml of data/results/{confidence,equal_weights,
-training_curves}. Paper D claims that unequal weights cause the tax. So the falsifier's row lays a run with unequal
-weights beside the same run with equal ones; a twin with permuted advantages keeps the weights, and so the cause.
+What each row measures, and against which number, stands in data/results/unequal_weights/registration.yaml.
+Paper D claims that unequal weights cause the tax. So the falsifier's row lays a run with unequal weights beside the
+same run with equal ones; a twin with permuted advantages keeps the weights, and so the cause.
 
 A unit is a policy and prompts of its own. A run that collapses (its exact value falls below half of the start's) gives
 no number to any of its unit's comparisons; its twin, which only loses value, is read as long as it has not collapsed.

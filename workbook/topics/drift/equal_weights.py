@@ -6,7 +6,7 @@ sum of a group's weights are the same, only the inequality is gone. A positive c
 of failing rollouts the least likely tenth of the tokens push alone, so that on shared words one sign is left.
 
 `equal_weights_tuning` chose the one learning rate of all arms, on policies that are no units.
-Registration: data/results/equal_weights/registration.yaml.
+Registration: data/results/unequal_weights/registration.yaml.
 """
 
 from collections.abc import Callable

@@ -5,7 +5,7 @@ the residual |sum w A| / sum |w A|. The policy moves by one reference objective 
 taken as 1, AdamW. A bfloat16 copy of the policy samples the rollouts, as vLLM would; groups of equal rewards are left
 out. A real trainer is built for each arm: TRL's own code makes the batch and the loss, and only sampling and scores are
 given. So the slope of its loss by a token's log-probability is the token's push, exact for every loss type and mask.
-What was stated before the first measurement: data/results/loss_types/registration.yaml.
+What was stated before the first measurement: data/results/unequal_weights/registration.yaml.
 """
 
 import copy

@@ -10,7 +10,7 @@ On the plane of the confidence p of template words (members of the family) and t
 
 A generation batch of 128 rollouts is cut into two mini-batches of whole groups and gone over twice, so that ratios
 differ. `confidence_tuning` searches each arm's learning rate and clip range, on a unit of its own; `training_curves`
-reads whole runs at one learning rate. Registrations: data/results/{confidence,training_curves}/registration.yaml.
+reads whole runs at one learning rate. Registrations: data/results/unequal_weights/registration.yaml.
 """
 
 from collections.abc import Sequence

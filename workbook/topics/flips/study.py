@@ -1,7 +1,7 @@
 """Studies dose and dose_alphabets: H1, H5, H6, R1, R3 and R5 by the number of prompts that push in a step.
 
 One set of small steps per policy gives every number of prompts (`workbook.probes.dose`). What was registered:
-data/results/<study>/registration.yaml; what is judged by it: `workbook.topics.flips.claims`.
+data/results/dose/registration.yaml; what is judged by it: `workbook.topics.flips.claims`.
 
 dose_llm (chapter 10) reads the same of language models, for which a block takes seconds: fewer prompts are measured,
 each as two blocks, its rollouts of either sign; the others come in bundles, two blocks each. flip_backbones (chapter

@@ -1,7 +1,7 @@
 """Claims at tuned language models: the measures of other rooms, read from tables of the same form.
 
-What is judged by them: data/results/smollm2_probes/registration.yaml and smollm2_training/registration.yaml, with the
-thresholds of the family's rows. `beside_family` says of each row whether it came out as the family's.
+What is judged by them: data/results/smollm2/registration.yaml, with the thresholds of the family's
+rows. `beside_family` says of each row whether it came out as the family's.
 """
 
 from collections.abc import Callable

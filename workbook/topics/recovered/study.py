@@ -116,7 +116,7 @@ def update_row(recovered: CreditRecovered, held_out: Tensor) -> dict[str, float]
     moves = recovered.update["cosine"] == recovered.update["cosine"]  # not NaN
     cosine = float(torch.nn.functional.cosine_similarity(total, held_out, dim=0)) if moves else float("nan")
     return recovered.update | {
-        "scale": recovered.scale,
+        "constant": recovered.scale,
         "cosine_held_out": cosine,
         "noise_per_signal": noise / signal if signal else float("nan"),
     }

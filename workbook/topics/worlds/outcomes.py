@@ -18,17 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import yaml
 
-from workbook.places import data_path
 from workbook.statistics import Interval, t_interval
 from workbook.studies.record import NotMeasured, Tables, Void
-from workbook.studies.registration import WORLD_SCALES, WORLDS
+from workbook.studies.registration import WORLD_SCALES, WORLDS, read_note
 
 EXACT, PLAIN, LOWER = "oracle", "dr_grpo", "permuted"
 LEAST = 0.05  # reward: where the best arm gains less in a world, nothing was learned there, and half-way is noise
@@ -257,10 +254,9 @@ def predicted(tables: Tables) -> pd.DataFrame:
     """What the line through other worlds says of those held out, of whose training nothing is read.
 
     A row per world held out: world, x, mean, low and high of its mean price. The line is that of the prediction that
-    was committed before anything was trained there: through the worlds that predicted.yaml names, or through all.
+    was committed before anything was trained there: through the worlds that it names, or through all.
     """
-    path = Path(tables.folder or data_path("results")) / "worlds" / "predicted.yaml"
-    made = yaml.safe_load(path.read_text()) if path.exists() else {}
+    made = read_note("worlds", "predicted", tables.folder)
     places, everywhere = points(tables, HELD_OUT)[["world", "x"]], points(tables)
     of = [
         everywhere[everywhere["world"].isin(made.get(world, {}).get("line_of", everywhere["world"]))]

@@ -1,4 +1,4 @@
-"""Claims about plain's settings, ours: what each row measures stands in data/results/worlds_groups, worlds_defaults."""
+"""Claims about plain's settings, ours: what each row measures: registrations of worlds_groups, worlds_defaults."""
 
 from functools import partial
 
