@@ -1,5 +1,5 @@
 # make lab: open the workbook, on working copies of its chapters (ARGS='--fresh 05': one anew).  make test: the whole test suite.  make book: run every chapter and render build/book/.
-# make check: the essentials, in two minutes, and the budget of lines.  make pythons: the essentials under each newer Python that is installed,
+# make check: the essentials, in two minutes, and the lines of each folder.  make pythons: the essentials under each newer Python that is installed,
 #   the trainer beside the oldest and the newest TRL of the range, and the core alone in an empty environment.
 # make audit: the ledger of claims recomputed by a second implementation, and where its numbers come from.
 # make bench: what things cost, as ratios; nothing in it fails for being slow.
