@@ -458,6 +458,8 @@ def test_the_experiments_rest_on_rows_of_the_kept_ledger():
     assert split_key("Q1 value@worlds") == ("worlds", "Q1 value")
     assert split_key("Q4@ramble") == ("world:ramble", "Q4")
     assert split_key("H7 sums") == ("smollm2:sums", "H7 sums")
+    assert split_key("Q2 pass@8 sums") == ("smollm2:sums", "Q2 pass@8 sums"), "names no world"
+    assert split_key("Q2 300 pass@8@low") == ("world:low", "Q2 300 pass@8")
     with pytest.raises(ValueError, match="key='H1 alnoe' is no registered row of the ledger; rows are H1 alone"):
         row_of("H1 alnoe")
 

@@ -87,9 +87,9 @@ def read(name: str):
 
 def find(key: str, rows: dict[tuple, dict]) -> dict:
     """A row by its key, as the book writes it: key, key@world or key@worlds."""
-    name, _, world = key.partition("@")
-    scales = [world if world == "worlds" else f"world:{world}"] if world else ["family", *TUNED]
-    return next(rows[scale, name] for scale in scales if (scale, name) in rows)
+    name, _, world = key.rpartition("@")
+    places = [(world, name), (f"world:{world}", name), *((scale, key) for scale in ("family", *TUNED))]
+    return next(rows[place] for place in places if place in rows)
 
 
 def single_tokens() -> list[str]:

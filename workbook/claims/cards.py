@@ -55,8 +55,7 @@ def show_claims(sentences: Mapping[str, str], scale: str = "family") -> ClaimLin
     holds: Identical unsure tokens move together. (H3, primary)
     ...
     """
-    world = scale.removeprefix("world:") if scale == "worlds" or scale.startswith("world:") else ""
-    return ClaimLines([(text, row_of(f"{key}@{world}" if world else key)) for key, text in sentences.items()])
+    return ClaimLines([(text, row_of(key, scale)) for key, text in sentences.items()])
 
 
 def show_outcomes(*keys: str, scale: str = "family") -> None:

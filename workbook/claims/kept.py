@@ -44,10 +44,11 @@ def primaries() -> list[tuple[str, str]]:
 
 def split_key(key: str) -> tuple[str, str]:
     """(scale, key in it) of a key of the family or fine-tunes, of key@world in a world, or of key@worlds over all."""
-    name, _, world = key.partition("@")
-    if world:
-        return (world if world == "worlds" else f"world:{world}"), name
-    return next((scale for scale in OWN if name in registered(scale)), OWN[0]), name
+    name, _, world = key.rpartition("@")
+    scale = world if world == "worlds" else f"world:{world}"
+    if name and registered(scale):  # pass@8 names no world
+        return scale, name
+    return next((scale for scale in OWN if key in registered(scale)), OWN[0]), key
 
 
 def fingerprint() -> str:
@@ -75,12 +76,15 @@ def registered(scale: str = "family") -> Mapping[str, tuple]:
     return {row.key: row for row in table[(table["scale"] == scale) & (table["key"] != "")].itertuples()}
 
 
-def row_of(key: str):
-    """A row of the kept ledger by its key, as `split_key` reads it; ValueError with neighbours where there is none."""
-    scale, name = split_key(key)
+def row_of(key: str, scale: str | None = None):
+    """A row of the kept ledger by its key at a scale, else as `split_key` reads it.
+
+    Raises ValueError, with neighbours, where there is none.
+    """
+    scale, name = (scale, key) if scale else split_key(key)
     rows = registered(scale)
     if name not in rows:
-        near = get_close_matches(name, rows, 4, 0.3) or list(rows)[:8]
+        near = get_close_matches(str(name), rows, 4, 0.3) or list(rows)[:8]
         raise ValueError(f"key={key!r} is no registered row of the ledger; rows are {', '.join(near)}, ...")
     return rows[name]
 
