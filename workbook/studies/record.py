@@ -100,7 +100,7 @@ TUNING = (
     "smollm2_rates",
     "worlds_rates",
 )  # studies of the tuning policies of a scale
-KEPT = ("coupling", "flips")  # studies whose tables can be read still, and whose measuring code has left
+KEPT = ("coupling",)  # studies whose tables can be read still, and whose measuring code has left
 
 PROVENANCE = ["unit", "created", "commit", "modified", "registration", "policy"]
 
