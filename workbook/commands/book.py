@@ -160,7 +160,7 @@ def _lab(args) -> int:
 def add_commands(commands) -> None:
     """Add these commands to the command line."""
     measure = commands.add_parser("measure", help="make the tables of a study, seed by seed")
-    measure.add_argument("study", help="e.g. flips")
+    measure.add_argument("study", help="e.g. dose")
     measure.add_argument("--scale", default="bundled", help="default: bundled; family, smollm2_chat, ..., tiny")
     measure.add_argument("--seeds", type=as_count(0), nargs="+", help="default: those registered, else the scale's")
     measure.add_argument("--folder", help="where to keep the tables (default: data/results)")

@@ -1,16 +1,20 @@
 """Figures of the experiments on what cancels and what teaches, drawn from their tables."""
 
+import altair as alt
 import pandas as pd
 
 from workbook.statistics import pseudo_values, t_interval, unit_curve
 from workbook.studies.record import Tables
 from workbook.topics.teaching import by_hand
 from workbook.topics.teaching.claims import excess_share
-from workbook.topics.teaching.masks import BATCHES, CREDIT, MASKS, PLAIN, SIGNS, SURE, UNSURE
+from workbook.topics.teaching.masks import BATCHES, CREDIT, MASKS, PLAIN, SIGNS, UNSURE
 from workbook.topics.teaching.pairs import falls
 from workbook.views.charts import curve_chart, intervals_chart
+from workbook.views.figures import rule
+from workbook.views.style import NEUTRAL, SERIES, describe_rows, titled, tooltips
 
 WORLDS = {"world:plain": "chains", "world:third": "a third wrong", "world:ramble": "wrong answers ramble"}
+MASK = "the mask"
 NETWORK, COMPUTED = "networks, measured", "one context, computed"
 SPREAD = by_hand.SPREADS["known credit"]
 DIALLED = ("world:plain", "world:third", "world:low")
@@ -40,27 +44,47 @@ def pairs_chart():
     )
 
 
-def mask_rows(world: str = "world:third", study: str = "masks") -> pd.DataFrame:
-    """Value at the end by mask and twin, minus plain's on the same policy: label, scale (of the mask), interval."""
-    runs = Tables(world)[f"{study}/runs"]
+def mask_rows(world: str = "world:third") -> pd.DataFrame:
+    """A row per mask and twin: label, kind, credit (share of the unsure tokens' |credit| at the start) and the value at
+    the end minus plain's on the same policy (mean, low, high)."""
+    tables = Tables(world)
+    runs, shares = tables["masks/runs"], tables["masks/shares"]
     ends = runs[runs["batch"] == BATCHES].pivot(index="seed", columns="arm", values="value")
-    kinds = {"": "the mask", f", {SIGNS}": "twin: permuted signs", f", {CREDIT}": "twin: as much |credit|"}
+    held = shares.groupby(["arm", "seed"])["credit"].sum().unstack("arm")
+    held = held.div(held[UNSURE], axis=0).mean()
+    kinds = {"": MASK, f", {SIGNS}": "twin: permuted signs", f", {CREDIT}": "twin: as much |credit|"}
     rows = []
-    for label in (*MASKS, UNSURE, SURE):
+    for label in (*MASKS, UNSURE):
         for suffix, kind in kinds.items():
             if (name := f"{label}{suffix}") in ends:
                 interval = t_interval(ends[name] - ends[PLAIN])
-                rows.append({"label": label, "scale": kind, **interval._asdict()})
+                rows.append({"label": label, "kind": kind, "credit": held[name], **interval._asdict()})
     return pd.DataFrame(rows)
 
 
-def masks_chart(title: str, world: str = "world:third"):
-    """Value at the end of training on some tokens alone, beside the twins of each mask."""
-    return intervals_chart(
-        mask_rows(world),
-        title,
-        f"exact held-out value after {BATCHES} batches minus that of all tokens; 95 % t intervals over ten policies",
-        "value minus plain's",
+def masks_chart(world: str = "world:third"):
+    """What training on some tokens alone ends at, over how much of the exact credit they hold."""
+    table = mask_rows(world)
+    x = alt.X("credit:Q", title="share of the unsure tokens' exact |credit| that is pushed").scale(domain=[0, 1.2], nice=False)
+    y = alt.Y("mean:Q", title="value at the end minus plain's")
+    base = alt.Chart(table).encode(x=x)
+    names = table["kind"].drop_duplicates().tolist()
+    color = alt.Color("kind:N", sort=names, title=None).scale(domain=names, range=list(SERIES[: len(names)]))
+    shape = alt.Shape("kind:N", sort=names, title=None).scale(domain=names)
+    hints = tooltips(table, "label", "kind", "credit", "mean", "low", "high")
+    layers = [
+        rule(0, "y", dashed=True, color=NEUTRAL),
+        base.mark_rule(size=3, opacity=0.4).encode(y=alt.Y("low:Q"), y2="high:Q", color=color),
+        base.mark_point(size=90, filled=True, opacity=1).encode(y=y, color=color, shape=shape, tooltip=hints),
+        base.transform_filter(f"datum.kind == '{MASK}'")
+        .mark_text(align="left", dx=8, dy=17, fontSize=12)
+        .encode(y=y, text="label:N", color=color),
+    ]
+    return titled(
+        alt.layer(*layers).properties(width=520, height=280),
+        "What a mask teaches is how much credit it holds",
+        f"exact held-out value after {BATCHES} batches on these tokens alone; 95 % t intervals over ten policies",
+        describe_rows(table, "label", "kind", interval=True),
     )
 
 
