@@ -62,7 +62,7 @@ def _rows(rows: dict[str, str]) -> str:
 def _commands(one: dict, row) -> list[str]:
     """The commands that measure an experiment's studies again, with the minutes that their units took."""
     return [
-        f"`python -m workbook measure {study} --scale {row.scale}` ({minutes(study, row.scale):,.0f} minutes)"
+        f"`measure {study} --scale {row.scale}` ({minutes(study, row.scale):,.0f} minutes)"
         for study in one.get("studies", [row.study])
     ]
 

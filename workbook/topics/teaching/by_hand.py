@@ -41,25 +41,23 @@ def success_rates(words: int, spread: float) -> np.ndarray:
 
 def bandit_pairs(words: int, group: int, spread: float, steps: int = STEPS, seed: int = 0) -> pd.DataFrame:
     """The table that `pairs.falls` takes: a row per rollout whose group has both rewards, split by pair."""
-    rows, prompt = [], 0
     credit = success_rates(words, SPREADS["known credit"]) - 0.5  # what the words would have; rewards may ignore it
-    for drawn, advantages, _ in draw_steps(words, group, spread, steps, seed):
-        for own, pushes in zip(drawn, advantages, strict=True):
-            if not pushes.any():
-                continue
-            prompt += 1
-            # <e_i - p, e_j - p> in the one context, times the pusher's advantage
-            moved = ((own[:, None] == own[None]) - 1 / words) * pushes
-            same_word, same_sign = own[:, None] == own[None], np.sign(pushes)[:, None] == np.sign(pushes)[None]
-            itself = np.eye(group, dtype=bool)
-            columns = {"group": prompt, "sign": np.sign(pushes), "kind": "word", "credit": credit[own]}
-            columns["self"] = np.where(itself, moved, 0.0).sum(1)
-            for sign, word in ((s, w) for s in ("same", "other") for w in ("same", "other")):
-                pairs = (same_sign == (sign == "same")) & (same_word == (word == "same")) & ~itself
-                columns[f"{sign}_sign_{word}_word_same_context"] = np.where(pairs, moved, 0.0).sum(1)
-                columns[f"{sign}_sign_{word}_word_other_context"] = np.zeros(group)
-            rows.append(pd.DataFrame(columns))
-    return pd.concat(rows, ignore_index=True)
+    drawn, advantages = (
+        np.concatenate(parts) for parts in list(zip(*draw_steps(words, group, spread, steps, seed), strict=True))[:2]
+    )
+    mixed = advantages.any(1)
+    drawn, advantages = drawn[mixed], advantages[mixed]  # (P, G) of all steps
+    same_word = drawn[:, :, None] == drawn[:, None]  # (P, G, G): the moved rollout, the pusher
+    same_sign = np.sign(advantages)[:, :, None] == np.sign(advantages)[:, None]
+    moved = (same_word - 1 / words) * advantages[:, None]  # <e_i - p, e_j - p> in the one context, times A_j
+    itself = np.eye(group, dtype=bool)
+    columns = {"group": np.repeat(np.arange(len(drawn)), group), "sign": np.sign(advantages).ravel(), "kind": "word"}
+    columns |= {"credit": credit[drawn].ravel(), "self": np.where(itself, moved, 0.0).sum(2).ravel()}
+    for sign, word in ((sign, word) for sign in ("same", "other") for word in ("same", "other")):
+        pairs = (same_sign == (sign == "same")) & (same_word == (word == "same")) & ~itself
+        columns[f"{sign}_sign_{word}_word_same_context"] = np.where(pairs, moved, 0.0).sum(2).ravel()
+        columns[f"{sign}_sign_{word}_word_other_context"] = np.zeros(drawn.size)
+    return pd.DataFrame(columns)
 
 
 def hand_built_arm() -> pd.DataFrame:

@@ -24,13 +24,18 @@ def excess_rows() -> pd.DataFrame:
     """R of `pairs` in networks, by world, and where it can be computed, in one context: label, scale, interval."""
     rows = []
     for world, label in WORLDS.items():
-        rows.append({"label": label, "scale": NETWORK, **t_interval(excess_share(Tables(world)))._asdict()})
+        rows.append({"label": label, "scale": NETWORK, **ratio_interval(excess_share(Tables(world)))})
     for words in (10, 50):
         blocks = [by_hand.bandit_pairs(words, 8, SPREAD, 100, block) for block in range(by_hand.BLOCKS)]
         units = pd.DataFrame([falls(block) for block in blocks]).assign(seed=range(len(blocks)))
-        interval = t_interval(pseudo_values(units, by_hand.excess_over_correlation))
-        rows.append({"label": f"{words} words", "scale": COMPUTED, **interval._asdict()})
+        shares = pseudo_values(units, by_hand.excess_over_correlation)
+        rows.append({"label": f"{words} words", "scale": COMPUTED, **ratio_interval(shares)})
     return pd.DataFrame(rows)
+
+
+def ratio_interval(values: pd.Series) -> dict[str, float]:
+    """A ratio of means with the jackknife's t interval: mean, low, high."""
+    return t_interval(values)._asdict() | {"mean": values.attrs["estimate"]}
 
 
 def pairs_chart():
@@ -65,7 +70,9 @@ def mask_rows(world: str = "world:third") -> pd.DataFrame:
 def masks_chart(world: str = "world:third"):
     """What training on some tokens alone ends at, over how much of the exact credit they hold."""
     table = mask_rows(world)
-    x = alt.X("credit:Q", title="share of the unsure tokens' exact |credit| that is pushed").scale(domain=[0, 1.2], nice=False)
+    x = alt.X("credit:Q", title="share of the unsure tokens' exact |credit| that is pushed").scale(
+        domain=[0, 1.2], nice=False
+    )
     y = alt.Y("mean:Q", title="value at the end minus plain's")
     base = alt.Chart(table).encode(x=x)
     names = table["kind"].drop_duplicates().tolist()
