@@ -9,6 +9,7 @@ SHARED_BY_TOPIC = {"laboratory"}  # the room of chapters 04, 08 and 12
 SECOND_ROOMS = {  # a room of its own that a chapter shows as well
     "07_hidden_credit": "workbook.topics.recovered",
     "12_your_own_experiment": "workbook.topics.worlds",
+    "13_what_to_believe": "workbook.topics.worlds",
 }
 OF_ALL_ROOMS = {"14_the_papers"}  # a chapter that shows what every room has
 SOURCES = {module: path.read_text(encoding="utf-8") for module, path in house.FILES.items()}

@@ -6,7 +6,7 @@ A token's value is the policy's expected reward once the token is written, known
 (`workbook.probes.values`). The step is plain SGD, so small that every change of log-probability is proportional to it.
 A token counts as moved beyond a tenth of the pool's root mean square change. Boosted and suppressed tokens are compared
 within a prompt, within rollouts of one reward, and mostly at equal position. What was stated before any unit was
-measured: data/results/pairs/registration.yaml.
+measured: data/results/value_gap/registration.yaml.
 """
 
 from collections.abc import Iterator
