@@ -657,7 +657,98 @@ TUNED = {
     "Q4 value longer": at_last("length"),
 }
 
+# --- pairs, masks, opposition, delta: what cancels, and what teaches
+KINDS_OF_PAIR = {"cancelling": ("other", "same"), "a": ("same", "same"), "b": ("other", "other"), "c": ("same", "other")}
+PAIRS = {
+    name: [f"{sign}_sign_{word}_word_{context}_context" for context in ("same", "other")]
+    for name, (sign, word) in KINDS_OF_PAIR.items()
+}
+
+def within_cells(rows, values):
+    cell = rows.groupby(["group", "sign", "kind"], sort=False).ngroup().to_numpy()
+    sums = np.bincount(cell, values)
+    return values - (sums / np.bincount(cell))[cell]
+
+def fallen_correlation(rows, of_cancelling=False):
+    """Correlation of a token's change with its credit, and how far it falls without what cancels beyond three twins."""
+    parts = {name: rows[columns].astype(float).sum(axis=1).to_numpy() for name, columns in PAIRS.items()}
+    whole = rows["self"].astype(float).to_numpy() + sum(parts.values())
+    credit = within_cells(rows, parts["cancelling"] if of_cancelling else rows["credit"].astype(float).to_numpy())
+    def correlation(values):
+        own = within_cells(rows, values)
+        return own @ credit / np.sqrt((own @ own) * (credit @ credit))
+    full, size, left = correlation(whole), np.abs(parts["cancelling"]).sum(), []
+    for twin in "abc":
+        left.append(full - correlation(whole - min(1, size / np.abs(parts[twin]).sum()) * parts[twin]))
+    return full, full - correlation(whole - parts["cancelling"]) - np.mean(left)
+
+def excess_of(of_cancelling=False):
+    def number(units):
+        rows = {unit: fallen_correlation(own, of_cancelling) for unit, own in units.table("tokens").groupby("seed")}
+        return pseudo(lambda mean: mean[1] / mean[0], pd.DataFrame(rows).T)
+    return number
+
+def permuted_excess(units):
+    full = {unit: fallen_correlation(own)[0] for unit, own in units.table("tokens").groupby("seed")}
+    falls = units.table("falls")
+    excess = falls[falls["permutation"] >= 0].groupby("seed")["excess"].mean()
+    return pseudo(lambda mean: mean["excess"] / mean["full"], pd.DataFrame({"full": full, "excess": excess}))
+
+def whole_correlation(units):
+    return pd.Series({unit: fallen_correlation(own)[0] for unit, own in units.table("tokens").groupby("seed")})
+
+def value_at(units, arm, share=None, batch=32):
+    runs = units.table("runs")
+    runs = runs[(runs["arm"] == arm) & (runs["batch"] == batch)]
+    runs = runs if share is None else runs[runs["share"] == share]
+    if runs.empty:
+        raise Missing
+    return runs.set_index("seed")["value"]
+
+def apart_at_end(arm, base):
+    return lambda units: value_at(units, arm) - value_at(units, base)
+
+def dialled(share, arm="rewards"):
+    return lambda units: value_at(units, arm, share) - value_at(units, "rewards", 1.0)
+
+def gained_over(arm, base, shares=(None, None)):
+    def number(units):
+        gains = {}
+        for name, share in zip((arm, base), shares, strict=True):
+            gains[name] = value_at(units, name, share) - value_at(units, name, share, 0)
+        return pseudo(lambda mean: mean[arm] / mean[base], pd.DataFrame(gains))
+    return number
+
+def rank_beyond(column):
+    def number(units):
+        rows = units.table("ranks").set_index(["rewards", "seed"])[column]
+        return rows["rewards"] - rows["permuted rewards"]
+    return number
+
+WHO_PUSHES = {"A1": excess_of(), "A1 elsewhere": excess_of(), "A1 made": excess_of(True)}
+WHO_PUSHES["A1 permuted"] = permuted_excess
+WHO_PUSHES["A1 correlation"] = whole_correlation
+MASKED, SGD = {"A2 sure": gained_over("sure", "plain")}, {}
+for claim, mask in (("A2", "specific by place"), ("A3", "shared by place")):
+    by_word = mask.replace("place", "word")
+    MASKED |= dict.fromkeys((claim, f"{claim} elsewhere"), apart_at_end(mask, f"{mask}, permuted signs"))
+    MASKED[f"{claim} credit"] = apart_at_end(mask, f"{mask}, matched credit")
+    MASKED[f"{claim} word"] = apart_at_end(by_word, f"{by_word}, permuted signs")
+    SGD[f"{claim} sgd"] = MASKED[claim]
+for rows, end_of_key in ((MASKED, ""), (SGD, ", sgd")):
+    rows[f"A2 fifth{end_of_key}"] = apart_at_end("unsure", "shared by place, matched credit")
+    rows[f"A2 permuted{end_of_key}"] = gained_over("permuted rewards", "plain")
+DIALLED = dict.fromkeys(("A4", "A4 elsewhere"), dialled(0.0))
+DIALLED |= {"A4 half": dialled(0.5), "A4 mixed groups": dialled(0.0, "without equal groups")}
+DIALLED["A4 known credit"] = lambda units: value_at(units, "known credit") - value_at(units, "rewards", 1.0)
+DIALLED["A4 permuted"] = gained_over("permuted rewards", "rewards", (0.0, 1.0))
+DISCRIMINATING = {"A5": apart_at_end("top half", "bottom half"), "A5 rule": apart_at_end("delta", "plain")}
+DISCRIMINATING["A5 random"] = apart_at_end("top half", "random half")
+DISCRIMINATING["A5 learns"] = apart_at_end("plain", "permuted rewards")
+DISCRIMINATING |= {"A5 size": rank_beyond("by_size"), "A5 side": rank_beyond("by_side")}
+
 DEFINITIONS = {
+    "pairs": WHO_PUSHES, "masks": MASKED, "masks_sgd": SGD, "opposition": DIALLED, "delta": DISCRIMINATING,
     "smollm2_probes": LANGUAGE, "smollm2_training": TUNED,
     "arena": ARENA, "batch_composition": BATCHES, "cancelled": CANCELLED, "confidence": CONFIDENCE, "dose": DOSE,
     "dose_alphabets": ALPHABETS,
