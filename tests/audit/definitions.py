@@ -658,7 +658,8 @@ TUNED = {
 }
 
 # --- pairs, masks, opposition, delta: what cancels, and what teaches
-KINDS_OF_PAIR = {"cancelling": ("other", "same"), "a": ("same", "same"), "b": ("other", "other"), "c": ("same", "other")}
+KINDS_OF_PAIR = {"cancelling": ("other", "same")}
+KINDS_OF_PAIR |= {"a": ("same", "same"), "b": ("other", "other"), "c": ("same", "other")}
 PAIRS = {
     name: [f"{sign}_sign_{word}_word_{context}_context" for context in ("same", "other")]
     for name, (sign, word) in KINDS_OF_PAIR.items()

@@ -39,7 +39,7 @@ def _section(name: str, one: dict) -> str:
     """An experiment: question, word and number, controls, what lies beside, figure, command, what would change it."""
     row = row_of(one["primary"])
     units = f"{row.units} units" + (f" on {row.policies:.0f} policies" if row.policies < row.units else "")
-    claim = f"{'above' if row.toward > 0 else 'below'} {row.threshold:g}, smallest effect {row.smallest_effect:g}"
+    claim = f"{'above' if row.toward > 0 else 'below'} {row.threshold:g} ± {row.smallest_effect:g}"
     tested = f", Holm's p {row.p_holm:.2g}" if np.isfinite(row.p_holm) else ""
     lines = [f'<a id="{name}"></a>', "", f"## {one['question']}", ""]
     number = f"{format_number(row, 2)}, {units} ({row.scale})"
@@ -48,7 +48,7 @@ def _section(name: str, one: dict) -> str:
     lines += ["", f"- Positive control: {_rows(one['positive'])} Negative control: {_rows(one['negative'])}"]
     lines += [f"- Beside it: {_rows(one['beside'])}"] if one.get("beside") else []
     figure = f"[{one['figure']}]({CHAPTERS}{one['chapter']}.ipynb)"
-    lines += [f"- Figure: {figure}. Seen before: {one['seen']}.{' ' + one['note'] if 'note' in one else ''}"]
+    lines += [f"- Figure: {figure}. Pilot: {one['seen']}.{' ' + one['note'] if 'note' in one else ''}"]
     lines += [f"- Again: {'; '.join(_commands(one, row))}.", f"- Would change our mind: {one['change']}", ""]
     return "\n".join(lines)
 

@@ -95,7 +95,7 @@ def masks_chart(world: str = "world:third"):
     )
 
 
-def opposition_chart(title: str):
+def opposition_chart():
     """Value at the end by the share of the baseline that is subtracted, minus that with all of it."""
     parts = []
     for world in DIALLED:
@@ -112,7 +112,7 @@ def opposition_chart(title: str):
         "world",
         x_title="share of the group's mean reward that is subtracted",
         y_title="value at the end minus GRPO's",
-        title=title,
+        title="No baseline ends no lower than GRPO's",
         log2=False,
         reference=[(0.0, "all of it: GRPO without scaling")],
     )
