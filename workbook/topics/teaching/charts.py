@@ -112,7 +112,7 @@ def opposition_chart():
         "world",
         x_title="share of the group's mean reward that is subtracted",
         y_title="value at the end minus GRPO's",
-        title="No baseline ends no lower than GRPO's",
+        title="Training without a baseline ends higher than with all of GRPO's",
         log2=False,
         reference=[(0.0, "all of it: GRPO without scaling")],
     )
