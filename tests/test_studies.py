@@ -67,8 +67,8 @@ def test_a_manifest_names_every_policy_of_its_unit(tmp_path, monkeypatch):
 
     monkeypatch.setattr(record, "_study", lambda name: widths)
     monkeypatch.setattr(bench, "load_policy", loaded)
-    measure("dose_alphabets", "family", seeds=[0], folder=tmp_path)
-    manifest = read_manifest("dose_alphabets", tmp_path).iloc[0]
+    measure("dose", "family", seeds=[0], folder=tmp_path)
+    manifest = read_manifest("dose", tmp_path).iloc[0]
     names = ["family:seed=1", "family:seed=1,width=8", "family:seed=1,width=8,operands=3"]
     assert json.loads(manifest["policies"]) == {name: digest(name) for name in names}
     assert manifest["sha256"] == digest(names[0])

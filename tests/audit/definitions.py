@@ -139,7 +139,7 @@ CONFIDENCE = {
     "D8 compute": of_runs(compute), "D9": by_doubling, "D9 mechanism": lambda u: energy(16)(u) - energy(2)(u),
 }
 
-# --- dose, dose_alphabets: one step against how many prompts push in it
+# --- dose: one step against how many prompts push in it
 def rate(column="crossed", tokens="all", prompts=256, **place):
     return lambda units: one(units.table("rates"), column, tokens=tokens, prompts=prompts, **place)
 
@@ -193,9 +193,6 @@ def dealt(*rollouts):
 def stepped(optimizer):
     return lambda units: one(units.table("steps"), "crossed", optimizer=optimizer, tokens="all", prompts=256)
 
-def differs(number, high, low):
-    return lambda units: number(**high)(units) - number(**low)(units)
-
 def follows(**place):
     return rate("follows", "unsure", 64, **place)
 
@@ -209,13 +206,6 @@ DOSE = {
     "H5 confidence": contrasted(matched=True), "H5 turning": turning, "H6": shift("result"),
     "H6 energy": shift("result", energy=True), "H6 formatting": shift("style", "template"),
     "H-falsifier": contrasted(kept=1.0), "H-falsifier alone": contrasted(prompts=1, kept=1.0),
-}
-ALPHABETS = {
-    "H1 sharing": differs(follows, {"alphabets": 64}, {"alphabets": 4}),
-    "H1 sharing prediction": miss("alphabets"),
-    "H5 sharing": differs(
-        lambda alphabets: contrasted(P, 64, {"alphabets": alphabets}), {"alphabets": 64}, {"alphabets": 4}
-    ),
 }
 
 # --- mass: who holds coupling, who moves, what the output layer predicts
@@ -752,7 +742,6 @@ DEFINITIONS = {
     "pairs": WHO_PUSHES, "masks": MASKED, "masks_sgd": SGD, "opposition": DIALLED, "delta": DISCRIMINATING,
     "smollm2_probes": LANGUAGE, "smollm2_training": TUNED,
     "arena": ARENA, "batch_composition": BATCHES, "cancelled": CANCELLED, "confidence": CONFIDENCE, "dose": DOSE,
-    "dose_alphabets": ALPHABETS,
     "batch_one_prompt": {f"{claim} one prompt": ordered(order, level=1) for claim, order in ORDERS.items()},
     "mass": MASS, "recovered": RECOVERED,
     "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,

@@ -58,7 +58,6 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "confidence": "topics.drift.study:confidence_study",
     "confidence_tuning": "topics.drift.study:tuning_study",
     "dose": "topics.flips.study:dose_study",
-    "dose_alphabets": "topics.flips.study:dose_alphabets_study",
     "dose_llm": "topics.flips.study:dose_llm_study",
     "equal_weights": "topics.drift.equal_weights:equal_weights_study",
     "equal_weights_tuning": "topics.drift.equal_weights:equal_weights_tuning",

@@ -30,10 +30,10 @@ RESULTS = data_path("results")
 EXPERIMENTS = {  # experiment: its parts; a part that stands in none is an experiment of its own
     "arena": ("arena", "arena_mix"),
     "batch_composition": ("batch_composition", "batch_one_prompt", "minibatches"),
-    "dose": ("dose", "dose_alphabets", "dose_llm", "mass", "coupling", "flip_backbones"),
+    "dose": ("dose", "dose_llm", "mass", "coupling", "flip_backbones"),
     "masks": ("masks", "masks_sgd", "delta"),
     "opposition": ("opposition", "opposition_noise"),
-    "pairs": ("pairs", "vocabulary", "cancelled"),
+    "pairs": ("pairs", "tabular", "vocabulary", "cancelled"),
     "rates": (
         *("arena_rates", "batch_rates", "confidence_tuning", "equal_weights_tuning"),
         *("mask_rates", "mask_rates_plain", "mask_rates_sgd", "smollm2_rates", "worlds_rates"),

@@ -1,7 +1,7 @@
 """Claims of chapter 05: which tokens flip (H1), under which optimizer (R5), at matched frequencies (R1), with signs
 permuted (R3); whether cancellation holds shared tokens still (H5, the falsifier); where updates go (H6).
 
-What decides was registered for the studies dose and dose_alphabets, curves over the number of prompts in a step that
+What decides was registered for the study dose, curves over the number of prompts in a step that
 are judged at `PAPER_DOSE`. The rows of dose_llm, of two language models, are described.
 """
 
@@ -13,7 +13,6 @@ from workbook.studies.record import Tables
 
 PAPER_DOSE = 256  # prompts per step: our guess of the paper's
 MANY = 128  # prompts per step from which on H1's law is judged
-FEW = 64  # prompts per step where policies with private alphabets are compared
 CURVE_KEYS = ("seed", "alphabets")  # what names a curve, as far as a table has it
 REGISTERED = 128  # prompts per step of SmolLM2's rows, of which the task has too few
 REACHED = 64  # where its curve ends
@@ -99,23 +98,6 @@ def optimizer_distance(tables: Tables, optimizer: str) -> pd.Series:
     return table.set_index("seed")["crossed"]
 
 
-def span(table: pd.DataFrame, column: str) -> pd.Series:
-    """A column at `FEW` prompts: with the most private alphabets minus with the fewest."""
-    wide = table[table["prompts"] == FEW].pivot(index="seed", columns="alphabets", values=column)
-    return wide[wide.columns.max()] - wide[wide.columns.min()]
-
-
-def follows_by_alphabets(tables: Tables) -> pd.Series:
-    """H1 against what prompts share: chance to follow the own sign."""
-    return span(tables["dose_alphabets/rates"].query("tokens == 'unsure'"), "follows")
-
-
-def contrast_by_alphabets(tables: Tables) -> pd.Series:
-    """H5 against what prompts share."""
-    table = tables["dose_alphabets/net"].query("identity == @PLACE")
-    return span(contrasts(table), "contrast")
-
-
 # --- language models, one number per unit
 
 
@@ -181,11 +163,6 @@ MEASURES = {  # study, at a scale: {key of its outcome: measure}
         "R5 adamw": partial(optimizer_distance, optimizer="adamw"),
         "H-falsifier": partial(contrast, kept=1.0),
         "H-falsifier alone": partial(contrast, kept=1.0, prompts=1),
-    },
-    "dose_alphabets": {
-        "H1 sharing": follows_by_alphabets,
-        "H1 sharing prediction": partial(missed, table="dose_alphabets/rates"),
-        "H5 sharing": contrast_by_alphabets,
     },
     "dose_llm@smollm2_plain": {
         "H1 SmolLM2": partial(change_of_follows, prompts=REGISTERED),

@@ -1,4 +1,4 @@
-"""Studies dose and dose_alphabets: H1, H5, H6, R1, R3 and R5 by the number of prompts that push in a step.
+"""Study dose: H1, H5, H6, R1, R3 and R5 by the number of prompts that push in a step.
 
 One set of small steps per policy gives every number of prompts (`workbook.probes.dose`). What was registered:
 data/results/dose/registration.yaml; what is judged by it: `workbook.topics.flips.claims`.
@@ -37,13 +37,11 @@ from workbook.studies.bench import DRAWS_PER_PROMPT, Bench, distinct_rollouts
 from workbook.theory.choices import check_choice
 from workbook.topics.flips.probe import EPSILONS, column_shares, token_flips
 
-ALPHABETS = (4, 16, 64)  # private ones; 1 is the study dose itself
 TABLES = ("rates", "net", "blocks")
 ADVANTAGES = ("by reward", "permuted")  # whose signs push
 SIZES = {  # prompts sampled, measured and in a bundle; prompts of the real steps; at which categories are compared
     "tiny": (12, 4, 2, 4, (2, 4)),
     "family": (570, MEASURED, BUNDLE, 256, (16, 64, 256)),
-    "alphabets": (300, 16, BUNDLE, 0, ()),
 }
 LANGUAGE_MODELS = {  # prompts that push, that are measured, in a bundle; tokens that push alone
     "tiny": (4, 2, 2, 2),
@@ -72,15 +70,6 @@ def dose_study(bench: Bench) -> dict[str, pd.DataFrame]:
         steps.append(rates.assign(optimizer=name, prompts=len(pushing)))
     more = {"signs": permuted_signs(blocks), "shift": shift_curve(blocks, shifts), "steps": pd.concat(steps)}
     return tables | more
-
-
-def dose_alphabets_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """The `TABLES` of one unit on its members with private alphabets: column alphabets."""
-    parts = [
-        {name: table.assign(alphabets=count) for name, table in _curves(member, "alphabets")[2].items()}
-        for count, member in ((count, bench.dialled(alphabets=count)) for count in ALPHABETS)
-    ]
-    return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in TABLES}
 
 
 def _curves(bench: Bench, sizes: str) -> tuple[Blocks, Rollouts, dict[str, pd.DataFrame]]:
