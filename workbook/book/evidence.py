@@ -45,7 +45,8 @@ def _section(name: str, one: dict) -> str:
     number = f"{format_number(row, 2)}, {units} ({row.scale})"
     lines += [f"**{row.outcome}**: {number}. Claim: {claim}. Row {one['primary']}{tested}."]
     lines += [f"Why: {row.reason}."] if row.outcome in (CANNOT, OPEN) else []
-    lines += ["", f"- Positive control: {_rows(one['positive'])} Negative control: {_rows(one['negative'])}"]
+    controls = [f"{kind} control: {_rows(one[kind.lower()])}" for kind in ("Positive", "Negative") if one[kind.lower()]]
+    lines += ["", f"- {' '.join(controls)}"]
     lines += [f"- Beside it: {_rows(one['beside'])}"] if one.get("beside") else []
     figure = f"[{one['figure']}]({CHAPTERS}{one['chapter']}.ipynb)"
     lines += [f"- Figure: {figure}. Pilot: {one['seen']}.{' ' + one['note'] if 'note' in one else ''}"]
@@ -54,9 +55,9 @@ def _section(name: str, one: dict) -> str:
 
 
 def _rows(rows: dict[str, str]) -> str:
-    """Rows as a list in a sentence; "none" for none."""
+    """Rows as a list in a sentence."""
     parts = [f"{text}: {format_effect(row_of(key), 2)}, *{row_of(key).outcome}*" for key, text in rows.items()]
-    return "; ".join(parts) + "." if parts else "none."
+    return "; ".join(parts) + "."
 
 
 def _commands(one: dict, row) -> list[str]:

@@ -89,7 +89,7 @@ def masks_chart(world: str = "world:third"):
     ]
     return titled(
         alt.layer(*layers).properties(width=520, height=280),
-        "What a mask teaches is how much credit it holds",
+        "What a mask teaches goes with how much credit it holds",
         f"exact held-out value after {BATCHES} batches on these tokens alone; 95 % t intervals over ten policies",
         describe_rows(table, "label", "kind", interval=True),
     )
