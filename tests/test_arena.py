@@ -20,6 +20,7 @@ from workbook.studies.registration import read_registration
 from workbook.studies.storage import table_paths
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit_rules import CREDIT_RULES
+from workbook.topics.teaching import masks
 from workbook.topics.worlds import arena, arena_charts, arena_outcomes, claims, outcomes
 from workbook.topics.worlds import study as worlds
 from workbook.views.style import to_spec
@@ -54,7 +55,8 @@ def folder(tmp_path_factory):
 
 
 def test_every_rule_stands_in_worlds_or_in_the_arena():
-    trained = [*worlds.ARMS, *arena.RULES, arena.RANDOM, arena.MIX, *arena.NOT_TRAINED]
+    teaching = ["delta", *(name.replace(" ", "_") for name in masks.MASKS)]  # measured by studies of their own
+    trained = [*worlds.ARMS, *arena.RULES, arena.RANDOM, arena.MIX, *arena.NOT_TRAINED, *teaching]
     assert sorted(trained) == sorted({*ESTIMATORS, *CREDIT_RULES})
     assert all(rule in read_registration("arena").definitions for rule in arena.RULES)
 
@@ -166,7 +168,7 @@ def test_what_worlds_measured_is_shown_and_the_other_rules_are_named(folder, tmp
     for show in (arena_charts.table_text, arena_charts.table_markdown):
         assert "Not measured yet: grpo, reinforce, " in show(table)
         assert f"coin_reward, {arena.MIX} (" in show(table)
-    shutil.copytree(folder / "arena_mix", tmp_path / "arena_mix")
+    shutil.copytree(folder / "arena", tmp_path / "arena", ignore=shutil.ignore_patterns("arena.*"))
     monkeypatch.setattr(arena_outcomes, "world_tables", lambda scale, _: Tables(scale, tmp_path))
     assert set(arena_outcomes.measured_table()["rule"]) == {*SPEED, arena.MIX}
     with pytest.raises(NotMeasured, match="measure arena --scale world:third"):

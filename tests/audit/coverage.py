@@ -24,9 +24,11 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
 from workbook.claims import ledger
-from workbook.claims.inference import independent, t_bounds
+from workbook.claims.inference import independent
+from workbook.statistics import Interval
 from workbook.studies.registration import MIN_UNITS
 from workbook.studies.storage import table_paths, write_unit
 from workbook.training.files import made_on
@@ -62,6 +64,13 @@ def coverage_table(repetitions: int = REPETITIONS, seed: int = 0) -> pd.DataFram
     order = {name: k for k, name in enumerate((*STATISTICS, *SHARING))}
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.sort_values("statistic", key=lambda names: names.map(order), kind="stable", ignore_index=True)
+
+
+def t_bounds(x: np.ndarray, level: float = 0.95) -> Interval:
+    """Mean and Student's t interval over the last axis: (..., n) values -> (...) means and ends."""
+    mean = x.mean(-1)
+    half = stdtrit(x.shape[-1] - 1, (1 + level) / 2) * x.std(-1, ddof=1) / x.shape[-1] ** 0.5
+    return Interval(mean, mean - half, mean + half)
 
 
 def _misses(rng, outcomes: str, repetitions: int, units: int, icc: float) -> np.ndarray:

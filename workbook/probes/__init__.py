@@ -13,7 +13,7 @@ _NAMES = {  # module: what it offers
     "probes.dose": "dose_blocks dose_curve flip_rates net_curve permuted_signs real_step shift_curve",
     "probes.drift": "drift_report learning_tax odds_drift",
     "probes.explained": "TokenExplainer",
-    "probes.pairs": "cancellation_by_pair prompt_pairs",
+    "probes.pairs": "cancellation_by_pair",
     "probes.recovered": "credit_recovered",
     "probes.report": "report_findings report_text report_warnings",
     "probes.step": "frequency_matched logps matched_lr optimizer_of output_layer_step permuted_advantages update",

@@ -280,7 +280,8 @@ class ChainGrammar(Task):
         that say nothing share one place behind the result that they follow. From the first word that the grammar does
         not admit there, each token has a place of its own, below 0.
 
-        >>> ChainGrammar("chain", operands=2).places("5 - 6 =", "start with 5 ; then 5 ; 6".split())
+        >>> from workbook.tasks.chain import Chain
+        >>> Chain(operands=2).places("5 - 6 =", "start with 5 ; then 5 ; 6".split())
         [0, 1, 2, 3, 4, 5, -7, -8]
         """
         steps, alphabet = len(self._parse(prompt)[1]), marked(prompt) if self.alphabets > 1 else 0

@@ -17,6 +17,7 @@ import pandas as pd
 
 from workbook.statistics import pseudo_values
 from workbook.topics.teaching.pairs import falls
+from workbook.topics.teaching.vocabulary import toy_table
 
 WORDS, GROUPS = (2, 10, 50), (4, 8, 16)
 SPREADS = {"no credit": 0.0, "known credit": 0.25}
@@ -181,3 +182,5 @@ if __name__ == "__main__":
     table["text"] = [f"{value:.3f} ± {error:.3f}" for value, error in pairs]
     print(table.pivot(index=["quantity", "credit", "rollouts"], columns="words", values="text").to_string())
     print(f"excess / correlation in the hand-built arm: {excess_share(hand_built_arm()):.2f}")
+    print("Of a word's own side, what the other sign's same word takes and its other words return:")
+    print(toy_table().round(3).to_string(index=False))

@@ -18,7 +18,7 @@ ERROR_PROMPTS, CONTINUATIONS = 32, 64
 
 
 def vocabulary_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Tables of one unit of the family: toy, falls and shares of `pairs_study` by alphabets, and value errors."""
+    """Tables of one unit of the family: falls and shares of `pairs_study` by alphabets, and value errors."""
     parts: dict[str, list[pd.DataFrame]] = {"falls": [], "shares": [], "errors": []}
     for alphabets in ALPHABETS:
         member = bench.dialled(alphabets=alphabets) if alphabets > 1 else bench
@@ -26,8 +26,12 @@ def vocabulary_study(bench: Bench) -> dict[str, pd.DataFrame]:
         made = pairs_study(member) | {"errors": pd.DataFrame([error])}
         for name, rows in parts.items():
             rows.append(made[name].assign(alphabets=alphabets))
-    toy = pd.DataFrame([{"words": words, **toy_shares(words, seed=bench.seed)} for words in TOY_WORDS])
-    return {name: pd.concat(rows, ignore_index=True) for name, rows in parts.items()} | {"toy": toy}
+    return {name: pd.concat(rows, ignore_index=True) for name, rows in parts.items()}
+
+
+def toy_table(seed: int = 0) -> pd.DataFrame:
+    """Columns words, taken and returned: `toy_shares` by the number of words."""
+    return pd.DataFrame([{"words": words, **toy_shares(words, seed=seed)} for words in TOY_WORDS])
 
 
 def toy_shares(words: int, group: int = TOY_ROLLOUTS, steps: int = TOY_STEPS, seed: int = 0) -> dict[str, float]:
