@@ -151,7 +151,7 @@ def evidence(rows: dict[tuple, dict]) -> list[str]:
         if "p_holm" in shown[0] and f"Holm's p {shown[0]['p_holm']:.2g}." not in sections[name]:
             faults.append(f"evidence.md, {name}: Holm's p is {shown[0]['p_holm']:.2g}")
         for study, scale, shown_minutes in re.findall(
-            r"measure (\S+) --scale (\S+)` \(([\d,]+) minutes", sections[name]
+            r"measure (\S+) --scale (\S+)` \(([\d,]+) minutes?\)", sections[name]
         ):
             seconds = manifests.loc[(manifests["part"] == study) & of_scale(manifests["scale"], scale), "seconds"].sum()
             if abs(seconds / 60 - int(shown_minutes.replace(",", ""))) > 0.5:

@@ -63,7 +63,7 @@ def _rows(rows: dict[str, str]) -> str:
 def _commands(one: dict, row) -> list[str]:
     """The commands that measure an experiment's studies again, with the minutes that their units took."""
     return [
-        f"`measure {study} --scale {row.scale}` ({minutes(study, row.scale):,.0f} minutes)"
+        f"`measure {study} --scale {row.scale}` ({format_minutes(minutes(study, row.scale))})"
         for study in one.get("studies", [row.study])
     ]
 
@@ -73,6 +73,11 @@ def minutes(study: str, scale: str) -> float:
     rows = read_manifest(study)
     own = rows["scale"].str.startswith("world:") if scale == WORLDS else rows["scale"] == scale
     return float(rows.loc[own, "seconds"].sum() / 60)
+
+
+def format_minutes(count: float) -> str:
+    """Minutes in words: "1 minute", "1,532 minutes"."""
+    return f"{count:,.0f} minute{'' if round(count) == 1 else 's'}"
 
 
 def write_evidence(path: Path) -> bool:
