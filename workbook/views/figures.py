@@ -55,7 +55,8 @@ def forest(
     """
     y, x = _category(row, alt.Y, labelLimit=340), _value(value, alt.X)
     y = y if labels else y.axis(None)
-    base, dots = _colored(alt.Chart(table).encode(y=y), table, by, color, alt.YOffset, **names)
+    several = by is not None and table[_name(y)].duplicated().any()
+    base, dots = _colored(alt.Chart(table).encode(y=y), table, by, color, alt.YOffset if several else None, **names)
     hints = tooltips(table, _name(y), by, *shown, *INTERVAL, form=form)
     parts = [(dots, True)]
     if hollow:
@@ -66,12 +67,12 @@ def forest(
             *_reference(zero, threshold, "x"),
             base.mark_rule(size=3, opacity=0.5).encode(x=_end(x, "low"), x2="high:Q", tooltip=hints),
             *(part.mark_point(size=70, opacity=1, filled=full).encode(x=x, tooltip=hints) for part, full in parts),
-            *_numbers(base, x, number, end=number_at == "end", small=by is not None),
+            *_numbers(base, x, number, end=number_at == "end", small=several),
             *over,
         ],
         title,
         width,
-        height or alt.Step(26 if not by else 22 if number else 18),
+        height or alt.Step(26 if not several else 22 if number else 18),
     )
 
 
