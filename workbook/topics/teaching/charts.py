@@ -42,7 +42,7 @@ def pairs_chart():
     """How much more the agreement with credit loses without the pairs that cancel than without other pairs."""
     return intervals_chart(
         excess_rows(),
-        "Pairs that cancel carry the credit in one context, and hardly in a network",
+        "Pairs that cancel add to agreement in one context, and hardly in a network",
         "what the agreement of a step with exact credit loses without them, beyond other pairs; 95 % t intervals",
         "share of the correlation of change and credit",
         threshold=0.25,
