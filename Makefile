@@ -83,7 +83,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt --upgrade pip
 	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -q -c constraints.txt -e '.[all,lab,dev]'
-	$(BIN)/python -c 'import workbook.training.worker' & \
+	$(BIN)/python -c 'import workbook.app.worker' & \
 	$(BIN)/python -c 'import altair, datasets, IPython, jupyterlab.labapp, nbclient, playwright.sync_api, pytest' & wait
 	touch $@
 

@@ -14,7 +14,7 @@ from peft import LoraConfig
 from workbook import get_task
 from workbook.__main__ import main
 from workbook.places import data_path
-from workbook.training import CancellationConfig, CancellationTrainer  # in the place of GRPOConfig and GRPOTrainer
+from workbook.training import CancellationConfig, CancellationTrainer
 
 
 def last_number(completions, answer, **_):

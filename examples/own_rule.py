@@ -50,8 +50,9 @@ def main():
     rewards = [row["reward"] for row in trainer.state.log_history if "reward" in row]
     print(f"reward {rewards[0]:.3f} -> {rewards[-1]:.3f}")
     if options.arena:
-        from workbook.terminal import show
-        from workbook.topics.worlds import contest, place, table_text
+        from workbook.book.terminal import show
+        from workbook.chapters.worlds import table_text
+        from workbook.studies.worlds import contest, place
 
         show(table_text(place(contest(f"own:{__file__}:entropy_weighted", show=print))))
 

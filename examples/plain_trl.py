@@ -14,8 +14,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from workbook import get_task, log_ids
 from workbook.__main__ import main
+from workbook.app import TokenRecord, load_run
 from workbook.places import data_path
-from workbook.training import TokenRecord, load_run
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=20)

@@ -31,9 +31,9 @@ from workbook.policies import load_policy
 from workbook.probes import cancellation_index, coupling_by_confidence, masked_update, token_flips
 from workbook.rollouts import sample_rollouts
 from workbook.studies.bench import Bench
+from workbook.studies.worlds.study import SIZES, run_arm
 from workbook.tasks import get_task
 from workbook.theory import group_advantages
-from workbook.topics.worlds.study import SIZES, run_arm
 from workbook.training import CancellationConfig, CancellationTrainer
 
 SETTINGS = SMALL | {"per_device_train_batch_size": 16, "steps_per_generation": 8, "max_completion_length": 96}

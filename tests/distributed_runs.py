@@ -8,8 +8,8 @@ import threading
 import time
 
 from workbook.__main__ import MAIN, main
-from workbook.training.files import broadcast_from_main
-from workbook.training.runs import Run
+from workbook.app.runs import Run
+from workbook.files import broadcast_from_main
 
 
 def stop_at(run: Run, step: int) -> None:

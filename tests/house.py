@@ -21,10 +21,10 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[1]
 Definition = tuple[str, str]  # module, name
 # Code that a reader meets only when re-measuring: what is registered and judged, every study, making policies
-RESEARCH = re.compile(
-    r"workbook/(studies/.*|claims/.*|policies/(family|sft|tuned|worlds)|topics/[a-z]+/([a-z]*claims|study|questions|outcomes"
-    r"|arena_outcomes|neighbours|equal_weights|loss_types|steps)|topics/worlds/(arena|probes)|topics/language/training"
-    r"|topics/teaching/(by_hand|delta|masks|opposition|pairs|tabular|vocabulary))\.py"
+RESEARCH = re.compile(  # before and after these rooms were set apart
+    r"workbook/(studies/.*|claims/.*|policies/(family|sft|tuned|worlds)|topics/[a-z]+/([a-z]*claims|study|questions"
+    r"|outcomes|arena_outcomes|neighbours|equal_weights|loss_types|steps)|topics/worlds/(arena|probes)"
+    r"|topics/language/training|topics/teaching/(by_hand|delta|masks|opposition|pairs|tabular|vocabulary))\.py"
 )
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from workbook.chapters.batching.toy import check_in_step
+from workbook.chapters.drift.explore import check_prefix_credit
+from workbook.chapters.exchange.explore import check_positive_only, check_symmetric_clip, check_unequal_weights
+from workbook.chapters.exercises import check_fits, check_reward
+from workbook.chapters.flips.explore import check_shares, check_words
+from workbook.chapters.groups.explore import OPENINGS, check_net_push, check_rloo, check_shared_push, check_signs
+from workbook.chapters.softmax.explore import check_coupling, check_rivals
 from workbook.theory import coupling_kernel, group_advantages, surrogate_weights
-from workbook.topics.batching.toy import check_in_step
-from workbook.topics.drift.explore import check_prefix_credit
-from workbook.topics.exchange.explore import check_positive_only, check_symmetric_clip, check_unequal_weights
-from workbook.topics.flips.explore import check_shares, check_words
-from workbook.topics.groups.explore import OPENINGS, check_net_push, check_rloo, check_shared_push, check_signs
-from workbook.topics.laboratory.exercises import check_fits, check_reward
-from workbook.topics.softmax.explore import check_coupling, check_rivals
 
 
 def net_push(baseline, sign=1, mean=False):

@@ -12,17 +12,18 @@ from audit.reckoning import Units, Void
 from test_worlds_study import SPEED, made_run, write
 
 from workbook.__main__ import main
+from workbook.chapters.worlds import arena_charts
 from workbook.places import data_path
 from workbook.statistics import t_interval
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import read_registration
 from workbook.studies.storage import table_paths
+from workbook.studies.teaching import masks
+from workbook.studies.worlds import arena, arena_outcomes, claims, outcomes
+from workbook.studies.worlds import study as worlds
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit_rules import CREDIT_RULES
-from workbook.topics.teaching import masks
-from workbook.topics.worlds import arena, arena_charts, arena_outcomes, claims, outcomes
-from workbook.topics.worlds import study as worlds
 from workbook.views.style import to_spec
 
 RULE_SPEED = {rule: 0.7 + 0.02 * k for k, rule in enumerate(arena.RULES)} | {arena.RANDOM: 0.01, "ibpo": 1.0}
@@ -304,7 +305,7 @@ def test_contests_that_can_not_be(rule, units, folder, sentence, tmp_path):
 )
 def test_the_command_refuses_in_a_sentence(words, sentence, capsys, monkeypatch, folder, tmp_path):
     monkeypatch.setattr("workbook.policies.worlds.world_file", lambda world, seed: tmp_path / f"seed={seed}")
-    monkeypatch.setattr("workbook.topics.worlds.arena_outcomes.world_tables", lambda scale, _: Tables(scale, folder))
+    monkeypatch.setattr("workbook.studies.worlds.arena_outcomes.world_tables", lambda scale, _: Tables(scale, folder))
     assert main(["arena", *words]) == 2
     sentence_on_stderr = capsys.readouterr().err.strip()
     assert sentence in sentence_on_stderr

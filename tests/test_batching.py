@@ -8,21 +8,23 @@ import pytest
 import results
 import torch
 
-from workbook.claims import ledger
-from workbook.claims.kept import CANNOT
+from workbook.chapters.batching import explore
+from workbook.chapters.batching.toy import compute_cut
+from workbook.ledger import CANNOT
 from workbook.policies.models import evaluating
+from workbook.probes import minibatches as steps
+from workbook.probes.minibatches import cancelled_in_steps, gradient_gram, shared_words
 from workbook.probes.recovered import credit_recovered
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
+from workbook.studies import ledger
+from workbook.studies.batching import study
+from workbook.studies.batching.claims import difference, opposition
+from workbook.studies.batching.study import Arm, against_shuffled, arms, ends, loop_of, tuned_rates
 from workbook.studies.bench import Bench
 from workbook.theory.advantages import group_advantages
 from workbook.theory.batching import STRATEGIES
 from workbook.theory.decomposition import expected_advantages
-from workbook.topics.batching import explore, steps, study
-from workbook.topics.batching.claims import difference, opposition
-from workbook.topics.batching.steps import cancelled_in_steps, gradient_gram, shared_words
-from workbook.topics.batching.study import Arm, against_shuffled, arms, ends, loop_of, tuned_rates
-from workbook.topics.batching.toy import compute_cut
 
 
 @pytest.fixture(scope="module")

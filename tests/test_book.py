@@ -16,11 +16,10 @@ from workbook import __main__
 from workbook.book import back_matter, chapters, conclusions, evidence, gallery
 from workbook.book.back_matter import glossary, read_list
 from workbook.book.chapters import ROOT, find_chapters
+from workbook.book.colab import FOLDED
 from workbook.book.conclusions import Finding, decisions_text, findings_markdown, read_findings, write_readme
 from workbook.book.pages import page_source
-from workbook.claims import registered
-from workbook.claims.kept import CANNOT, WORDS, experiments, kept_ledger, row_of
-from workbook.colab import FOLDED
+from workbook.ledger import CANNOT, WORDS, experiments, kept_ledger, registered, row_of
 from workbook.training import CancellationConfig
 
 TERMS = {term.term: term for term in glossary()}

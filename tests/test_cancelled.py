@@ -5,26 +5,20 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.claims import CLAIMS
+from workbook.chapters.cancelled import ceiling, compute_cancellation, explore_cancellation, explore_curves, toy_rows
+from workbook.chapters.cancelled.charts import BARS, cancellation_chart, ceiling_chart, describe_shares
+from workbook.chapters.cancelled.toy import toy_contexts
 from workbook.probes import cancellation as probe
 from workbook.probes.blocks import Blocks, block_coupling
 from workbook.probes.cancellation import LATER, MATCHED, ORDERS, PARTS, RIGHT, WRONG, PushRows, prompt_rows, shares
 from workbook.rollouts.sample import sample_rollouts
+from workbook.studies import CLAIMS
 from workbook.studies.bench import Bench
+from workbook.studies.cancelled import claims
+from workbook.studies.cancelled.study import BY, REWARDS, cancelled_study, powers
 from workbook.studies.record import Tables
 from workbook.studies.registration import read_registration
 from workbook.theory.advantages import group_advantages
-from workbook.topics.cancelled import (
-    ceiling,
-    claims,
-    compute_cancellation,
-    explore_cancellation,
-    explore_curves,
-    toy_rows,
-)
-from workbook.topics.cancelled.charts import BARS, cancellation_chart, ceiling_chart, describe_shares
-from workbook.topics.cancelled.study import BY, REWARDS, cancelled_study, powers
-from workbook.topics.cancelled.toy import toy_contexts
 from workbook.views.style import png, to_spec
 
 

@@ -16,9 +16,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook.book import chapters
+from workbook.book.colab import FOLDED, SETUP_CELL, badge
 from workbook.book.forms import FORM
 from workbook.book.pages import render_book
-from workbook.colab import FOLDED, SETUP_CELL, badge
 from workbook.policies.packaged import PACKAGED
 
 CHAPTERS = chapters.find_chapters()
@@ -236,7 +236,7 @@ def test_names_choose_and_unknown_ones_are_refused(shelf):
 
 
 def test_the_book_is_whole_without_a_kernel_and_without_the_net(shelf, tmp_path):
-    moves = "from workbook.topics.groups import explore_gradients_meet\n\nexplore_gradients_meet()"
+    moves = "from workbook.chapters.groups import explore_gradients_meet\n\nexplore_gradients_meet()"
     shelf("00_a", WIDGETS, moves)
     shelf(
         "01_b", "1", header=f"# Next\n\n{badge('01_b', ADDRESS)}\n\n**Question:** why $x_1^2$?\n\n$$\\frac{{a}}{{b}}$$"

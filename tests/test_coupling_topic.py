@@ -5,12 +5,13 @@ import pandas as pd
 import pytest
 import torch
 
+from workbook.chapters.coupling import charts, explore
 from workbook.probes.blocks import block_coupling
+from workbook.probes.coupling import coupling_by_confidence
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies import Tables, record
-from workbook.topics.coupling import charts, claims, explore, study
-from workbook.topics.coupling.probe import coupling_by_confidence
+from workbook.studies.coupling import claims, study
 from workbook.views.live_study import NOW
 
 

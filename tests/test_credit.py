@@ -14,6 +14,7 @@ from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from workbook.__main__ import main
+from workbook.app.resumable import ResumableTrainer
 from workbook.policies.load import load_policy
 from workbook.rollouts import credit_batch, sample_rollouts
 from workbook.tasks import Chain
@@ -22,7 +23,6 @@ from workbook.theory.credit_rules import CREDIT_RULES, RULES
 from workbook.training import CancellationConfig, CancellationTrainer, RunConfig
 from workbook.training.checks import check_run
 from workbook.training.credit import TrainerCredit, credit_call
-from workbook.training.resumable import ResumableTrainer
 
 IDS = torch.tensor([[5, 1, 0], [5, 2, 2], [6, 1, 1], [6, 1, 2]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 1, 1], [1, 1, 1]])

@@ -6,8 +6,8 @@ import pytest
 from small_run import TRAINER
 from test_monitor import logged
 
-from workbook.training.diagnosis import diagnose
-from workbook.training.worker import train
+from workbook.app.diagnosis import diagnose
+from workbook.app.worker import train
 
 
 def table(n=12, **columns):

@@ -15,10 +15,11 @@ from safetensors.torch import load_file
 from small_run import SMALL
 from test_runs import CONFIG, weights
 
-from workbook.training import CancellationConfig, load_run
+from workbook.app import load_run
+from workbook.app.resumable import ResumableTrainer
+from workbook.app.runs import FINAL_STATES, Run
+from workbook.training import CancellationConfig
 from workbook.training.checks import problems
-from workbook.training.resumable import ResumableTrainer
-from workbook.training.runs import FINAL_STATES, Run
 
 TESTS = Path(__file__).parent
 GROUP = 4

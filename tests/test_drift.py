@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from workbook.theory import kl_drift, log_odds_drift, solution_entropy
-from workbook.topics.exchange.drift import (
+from workbook.chapters.exchange.drift import (
     START,
     STEPS,
     compute_kl_drift,
@@ -16,6 +15,7 @@ from workbook.topics.exchange.drift import (
     solution_measures,
     solution_step,
 )
+from workbook.theory import kl_drift, log_odds_drift, solution_entropy
 
 
 def normal(*shape, seed=0):

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from workbook.chapters.drift import probe
+from workbook.chapters.drift.probe import left_on_shared, objective_weights, parts_at_reuse, reuse_path, shared_tokens
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
-from workbook.topics.drift import probe
-from workbook.topics.drift.probe import left_on_shared, objective_weights, parts_at_reuse, reuse_path, shared_tokens
 from workbook.training import CancellationConfig, CancellationTrainer
 
 

@@ -9,13 +9,13 @@ import torch
 
 from workbook.policies.family import committed_seeds
 from workbook.rollouts import credit_batch, sample_rollouts
+from workbook.studies.drift.claims import tax_at_equal_value
+from workbook.studies.drift.equal_weights import LR, OBJECTIVES, arm_loop, taxes
 from workbook.studies.loop import Readings, train_in_memory
 from workbook.studies.record import load_measured
 from workbook.tasks import get_task
 from workbook.theory.credit_controls import EqualWeights
 from workbook.theory.objective import objective_weights
-from workbook.topics.drift.claims import tax_at_equal_value
-from workbook.topics.drift.equal_weights import LR, OBJECTIVES, arm_loop, taxes
 
 
 @pytest.mark.parametrize("objective", ["GSPO", "PPO, 0.2 and 0.28", "GSPO, no clip"])

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 import torch
 
+from workbook.messages import progress
 from workbook.probes import TokenExplainer
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
-from workbook.training.messages import progress
 from workbook.views import TokenHeatmap
 from workbook.views.style import NEGATIVE, POSITIVE, SERIES
 from workbook.views.token_look import contrast

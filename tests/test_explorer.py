@@ -9,8 +9,8 @@ import altair as alt
 import pandas as pd
 import pytest
 
+from workbook.chapters import cancelled, coupling, credit, exchange, flips, groups, worlds
 from workbook.statistics import unit_curve
-from workbook.topics import cancelled, coupling, credit, exchange, flips, groups, worlds
 from workbook.views import Explorer, LiveChart, browse, frozen
 from workbook.views.explorer import REFUSED, log_slider, menu, slider
 from workbook.views.live import rows, spec_over

@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 import torch
 
+from workbook.chapters.flips import charts, explore
 from workbook.probes.dose import anchor_labels, dose_blocks
 from workbook.probes.step import permuted_advantages
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies import Tables, record
 from workbook.studies.bench import Bench
+from workbook.studies.flips import claims, study
 from workbook.studies.registration import read_registration
-from workbook.topics.flips import charts, claims, explore, study
 from workbook.views.live_study import NOW
 
 

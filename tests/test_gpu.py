@@ -17,11 +17,12 @@ from torch import nn
 from transformers import AutoModelForCausalLM, Qwen2Config, TrainerCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer
 
+from workbook.app import peak_mib, start_run
+from workbook.app.memory import SHAPES, forecast_shape
 from workbook.places import data_path
 from workbook.policies import load_policy
 from workbook.rollouts import tokenize_prompts
-from workbook.training import CancellationConfig, CancellationTrainer, RunConfig, peak_mib, start_run
-from workbook.training.memory import SHAPES, forecast_shape
+from workbook.training import CancellationConfig, CancellationTrainer, RunConfig
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,11 +12,12 @@ import torch
 from ipywidgets.widgets.widget import _instances
 from small_run import SMALL, bundled_trainer
 
-from workbook.rollouts import sample_rollouts
+from workbook.app import RunMonitor
+from workbook.app.runs import Run
+from workbook.rollouts import sample_rollouts, token_biography
 from workbook.tasks import get_task
-from workbook.training import CancellationConfig, CancellationTrainer, token_biography
-from workbook.training.runs import Run
-from workbook.views import RunMonitor, TokenHeatmap, live
+from workbook.training import CancellationConfig, CancellationTrainer
+from workbook.views import TokenHeatmap, live
 from workbook.views.token_look import PALETTE, SHADES, Scale, contrast, scale_of
 
 SETTINGS = {"record_tokens": 2, "max_steps": 6, "num_iterations": 2, "steps_per_generation": 2, "epsilon": 0.1}

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.claims import measurements
-from workbook.studies import Bench, Tables
-from workbook.topics.credit import explore, study
-from workbook.topics.credit.claims import MEASURES, exact_slope, widening
-from workbook.topics.credit.study import (
+from workbook.chapters.credit import explore
+from workbook.studies import Bench, Tables, measurements
+from workbook.studies.credit import study
+from workbook.studies.credit.claims import MEASURES, exact_slope, widening
+from workbook.studies.credit.study import (
     FIXED,
     GROWING,
     cell_gap,

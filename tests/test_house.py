@@ -7,9 +7,9 @@ import pytest
 
 SHARED_BY_TOPIC = {"laboratory"}  # the room of chapters 04, 08 and 12
 SECOND_ROOMS = {  # a room of its own that a chapter shows as well
-    "07_hidden_credit": "workbook.topics.recovered",
-    "12_your_own_experiment": "workbook.topics.worlds",
-    "13_what_to_believe": "workbook.topics.worlds",
+    "07_hidden_credit": "workbook.chapters.recovered",
+    "12_your_own_experiment": "workbook.chapters.worlds",
+    "13_what_to_believe": "workbook.chapters.worlds",
 }
 OF_ALL_ROOMS = {"14_the_papers"}  # a chapter that shows what every room has
 SOURCES = {module: path.read_text(encoding="utf-8") for module, path in house.FILES.items()}
@@ -40,7 +40,7 @@ def test_a_chapters_own_code_lies_in_one_room(chapters):
         name: rooms
         for name, folders in house.own_folders(chapters).items()
         if name not in OF_ALL_ROOMS
-        and len(rooms := [f for f in folders if f.startswith("workbook.topics.") and f != SECOND_ROOMS.get(name)]) > 1
+        and len(rooms := [f for f in folders if f.startswith("workbook.chapters.") and f != SECOND_ROOMS.get(name)]) > 1
     }
     assert scattered == {}
 

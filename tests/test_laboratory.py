@@ -12,14 +12,13 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from workbook.topics.laboratory import QLORA, LogForm, RunForm, experiment, plan
-from workbook.topics.laboratory.choices import FIELDS, batch_sizes, first_values, parse_options
-from workbook.topics.laboratory.compare import compare_settings, comparison_chart, run_tables
-from workbook.topics.laboratory.form import _sources
-from workbook.training import QWEN_7B, load_run, start_run, sweep
+from workbook.app import QLORA, QWEN_7B, LogForm, RunForm, experiment, load_run, plan, start_run, sweep
+from workbook.app.choices import FIELDS, batch_sizes, first_values, parse_options
+from workbook.app.compare import compare_settings, comparison_chart, run_tables
+from workbook.app.form import _sources
+from workbook.app.memory import peak_mib
 from workbook.training.checks import problems
 from workbook.training.config import trainer_args
-from workbook.training.memory import peak_mib
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 TINY = {"prompts": 2, "group_size": 4, "steps": 2, "num_prompts": 8, "learning_rate": 1e-3}
@@ -157,7 +156,7 @@ def test_starting_ends_a_trial(monkeypatch, tmp_path):
     form = RunForm(experiment(**TINY | {"steps": 200}))
     form.timed.button.click()
     trial = form.timed._job
-    monkeypatch.setattr("workbook.topics.laboratory.form.start_run", lambda config: config)
+    monkeypatch.setattr("workbook.app.form.start_run", lambda config: config)
     form.start()
     assert trial.ended()
     assert not trial._folder.exists()
@@ -212,11 +211,11 @@ def test_a_run_that_does_not_fit_starts_at_the_second_click_unless_twice_too_lar
     form = RunForm("data/configs/smollm2_chain_sum.yaml", QLORA)
     form._known[_sources(form.config())] = (QWEN_7B, 64)
     peak = peak_mib(form._forecasts(form.config())[0].table)
-    monkeypatch.setattr("workbook.topics.laboratory.ahead.free_mib", lambda device: free * peak)
+    monkeypatch.setattr("workbook.app.forecast.free_mib", lambda device: free * peak)
     form._changed()
     assert form.monitor.start_button.disabled != anyway
     began = []
-    monkeypatch.setattr("workbook.topics.laboratory.form.start_run", lambda config: began.append(config) or config)
+    monkeypatch.setattr("workbook.app.form.start_run", lambda config: began.append(config) or config)
     with pytest.raises(ValueError, match=r"it does not fit; take more micro-batches"):
         form.start()
     assert (form.monitor.start_button.description == "Start anyway") == anyway

@@ -19,12 +19,12 @@ from workbook.policies.load import Policy
 from workbook.policies.tuned import on_q_and_v
 from workbook.rollouts import sample_rollouts
 from workbook.studies import Bench, load_measured, measure
+from workbook.studies.language import claims, study, training
 from workbook.studies.record import NotMeasured
 from workbook.studies.storage import read_manifest
+from workbook.studies.worlds import outcomes
 from workbook.tasks import get_task
 from workbook.tasks.sums import CLASSES, Sums
-from workbook.topics.language import claims, study, training
-from workbook.topics.worlds import outcomes
 
 SUMS, RAMBLE = "smollm2:sums", "smollm2:ramble"
 

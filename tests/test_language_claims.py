@@ -11,10 +11,11 @@ from test_language import RAMBLE, SUMS
 from test_worlds_study import made_run, write
 
 from workbook.book.chapters import find_chapters
-from workbook.claims import kept_ledger
+from workbook.chapters.language import charts
+from workbook.ledger import kept_ledger
+from workbook.studies.language import claims, study, training
 from workbook.studies.record import Tables
 from workbook.studies.registration import read_registration
-from workbook.topics.language import charts, claims, study, training
 
 
 def made(arm: str, rng, **names) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from IPython.utils.capture import capture_output
 
-from workbook.training.messages import Stopped, progress, reporting, show_partial
+from workbook.messages import Stopped, progress, reporting, show_partial
 from workbook.views.explorer import menu, slider
 from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables
 from workbook.views.style import WIDTH

@@ -7,15 +7,11 @@ import pandas as pd
 import pytest
 import torch
 
+from workbook.chapters.drift.charts import loss_type_effects
 from workbook.policies.load import load_policy
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.record import Tables
-from workbook.studies.registration import SCALES, read_registration
-from workbook.tasks import get_task
-from workbook.theory.weights import update_weights
-from workbook.topics.drift import loss_types
-from workbook.topics.drift.charts import loss_type_effects
-from workbook.topics.drift.loss_types import (
+from workbook.studies.drift import loss_types
+from workbook.studies.drift.loss_types import (
     ARMS,
     UNCLIPPED,
     arm_pushes,
@@ -23,6 +19,10 @@ from workbook.topics.drift.loss_types import (
     loss_type_residuals,
     mixed_groups,
 )
+from workbook.studies.record import Tables
+from workbook.studies.registration import SCALES, read_registration
+from workbook.tasks import get_task
+from workbook.theory.weights import update_weights
 
 BY_NAME = {arm.name: arm for arm in ARMS}
 ON_POLICY = {"dapo", "bnpo", "dr_grpo", "cispo", "vespo", "luspo", "sequence ratio alone", "delta 4"}

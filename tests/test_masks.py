@@ -13,6 +13,10 @@ from workbook.probes.values import exact_values
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.loop import Loop, train_in_memory
+from workbook.studies.teaching.delta import Half
+from workbook.studies.teaching.masks import arms, own_rates
+from workbook.studies.teaching.opposition import Opposition, noise_of
+from workbook.studies.teaching.tabular import table_change
 from workbook.tasks import get_task
 from workbook.theory import (
     group_advantages,
@@ -26,10 +30,6 @@ from workbook.theory.coupling import coupling_kernel
 from workbook.theory.credit import CreditBatch
 from workbook.theory.credit_masks import MatchedCredit, SureTokens, shared_tokens, unsure_tokens
 from workbook.theory.credit_rules import delta, discrimination
-from workbook.topics.teaching.delta import Half
-from workbook.topics.teaching.masks import arms, own_rates
-from workbook.topics.teaching.opposition import Opposition, noise_of
-from workbook.topics.teaching.tabular import table_change
 from workbook.training import CancellationConfig, CancellationTrainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -9,10 +9,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Trainer
 from trl.trainer.utils import add_fused_lm_head
 
-from workbook.policies.load import load_policy
-from workbook.policies.models import MIB
-from workbook.training import CancellationConfig, RunConfig, memory
-from workbook.training.memory import (
+from workbook.app import memory
+from workbook.app.memory import (
     at_peak,
     fits,
     forecast_run,
@@ -22,6 +20,9 @@ from workbook.training.memory import (
     parameter_counts,
     peak_mib,
 )
+from workbook.policies.load import load_policy
+from workbook.policies.models import MIB
+from workbook.training import CancellationConfig, RunConfig
 from workbook.views.memory import memory_bars
 
 # SmolLM2-135M's widths with 3 of its 30 layers and a small vocabulary

@@ -14,8 +14,7 @@ from IPython.utils.capture import capture_output
 from ipywidgets.widgets.widget import _instances
 from test_views import HOSTILE, WIDGET, shown
 
-from workbook.views.live import shared, spec_over
-from workbook.views.monitor import (
+from workbook.app.monitor import (
     PANELS,
     RunMonitor,
     completions_html,
@@ -25,6 +24,7 @@ from workbook.views.monitor import (
     monitor_table,
     sentence,
 )
+from workbook.views.live import shared, spec_over
 from workbook.views.style import png
 
 pytestmark = pytest.mark.usefixtures("shell")

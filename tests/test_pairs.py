@@ -5,15 +5,15 @@ import pandas as pd
 import pytest
 import torch
 
+from workbook.chapters.cancelled.toy import toy_contexts, toy_tokens
 from workbook.probes.directions import Along
 from workbook.probes.pairs import OTHER_PROMPT_KINDS, OWN_KINDS, PromptPairs, cancellation_by_pair, prompt_pairs
 from workbook.probes.step import scores
 from workbook.rollouts.sample import sample_rollouts
+from workbook.studies.teaching import by_hand
+from workbook.studies.teaching.pairs import cell_correlation, falls, pushed_by
 from workbook.tasks import get_task
 from workbook.theory.coupling import coupling_kernel
-from workbook.topics.cancelled.toy import toy_contexts, toy_tokens
-from workbook.topics.teaching import by_hand
-from workbook.topics.teaching.pairs import cell_correlation, falls, pushed_by
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,6 +8,8 @@ import torch
 from bench_memory import explain_token, made_up, peak_of
 
 import workbook.probes
+from workbook.app.memory import forecast_markdown
+from workbook.messages import reporting
 from workbook.places import data_path
 from workbook.policies.models import private_copy, recomputing, row_bytes
 from workbook.probes import cancellation_index, coupling_by_confidence, token_flips
@@ -15,8 +17,6 @@ from workbook.probes.directions import Along
 from workbook.probes.step import logp_change, scores
 from workbook.rollouts import output_states, scoring
 from workbook.theory import coupling
-from workbook.training.memory import forecast_markdown
-from workbook.training.messages import reporting
 
 SIZES = [(4, 64, 2, 49_152, "float32"), (4, 128, 8, 8_192, "float32"), (1, 512, 4, 16_384, "float32")]
 SIZES += [(1, 512, 4, 16_384, "bfloat16")]

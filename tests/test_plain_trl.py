@@ -10,10 +10,11 @@ from trl import GRPOConfig, GRPOTrainer
 
 import workbook
 from workbook.__main__ import main
+from workbook.app import RunMonitor, TokenRecord, load_run
+from workbook.app.runs import Run
 from workbook.rollouts import read_rollouts
-from workbook.training import CancellationConfig, CancellationTrainer, TokenRecord, load_run
-from workbook.training.runs import Run
-from workbook.views import RunMonitor, TokenHeatmap
+from workbook.training import CancellationConfig, CancellationTrainer
+from workbook.views import TokenHeatmap
 
 PLAIN = {"num_generations": 8, "per_device_train_batch_size": 8, "max_completion_length": 14, "max_steps": 8}
 PLAIN |= {"learning_rate": 1e-3, "logging_steps": 1, "report_to": "none", "use_cpu": True, "bf16": False, "seed": 1}

@@ -10,9 +10,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbook.policies.load import load_policy
 from workbook.probes import choose_tokens, coupling_by_confidence, gradient_products, shared_token
+from workbook.probes.coupling import CELL, KINDS, followers
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import sequence_logps
-from workbook.topics.coupling.probe import CELL, KINDS, followers
 
 CUTS = (0.05, 0.1)
 

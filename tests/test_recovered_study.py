@@ -4,13 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbook.claims import CLAIMS
+from workbook.chapters.recovered import compute_recovered, explore
+from workbook.studies import CLAIMS
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables
+from workbook.studies.recovered import claims as measures
+from workbook.studies.recovered import study as studies
 from workbook.studies.registration import MIN_UNITS, read_registration
-from workbook.topics.recovered import claims as measures
-from workbook.topics.recovered import compute_recovered, explore
-from workbook.topics.recovered import study as studies
 from workbook.views.charts import PART_NAMES, describe_parts
 
 

@@ -3,11 +3,10 @@
 import pandas as pd
 import pytest
 
+from workbook.app import load_run, report_findings, report_text, report_warnings
+from workbook.app.report import SHARED
 from workbook.places import data_path
-from workbook.probes import report_findings, report_text, report_warnings
-from workbook.probes.report import SHARED
 from workbook.rollouts import read_rollouts
-from workbook.training import load_run
 
 
 def log(folder, rows, name="log.jsonl"):

@@ -13,15 +13,17 @@ from small_run import SMALL, bundled_trainer
 from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback
 
+from workbook import files
 from workbook.__main__ import main
+from workbook.app import load_run, start_run, worker
+from workbook.app import runs as run_module
+from workbook.app.resumable import ResumableTrainer
+from workbook.app.runs import Run, create_run, set_status, training_lock
+from workbook.app.worker import execute, train
+from workbook.files import StorageError, atomic_folder, checkpoints, damage, write_text
 from workbook.policies.load import BUNDLED, load_policy
-from workbook.training import CancellationConfig, RunConfig, files, load_run, start_run, worker
-from workbook.training import runs as run_module
+from workbook.training import CancellationConfig, RunConfig
 from workbook.training.config import sampling_settings, trainer_args
-from workbook.training.files import StorageError, atomic_folder, checkpoints, damage, write_text
-from workbook.training.resumable import ResumableTrainer
-from workbook.training.runs import Run, create_run, set_status, training_lock
-from workbook.training.worker import execute, train
 
 CONFIG = {
     **{"name": "folders", "num_prompts": 8, "threads": 1, "eval_prompts": 2, "eval_group_size": 2},

@@ -21,11 +21,11 @@ from small_run import TRAINER
 
 from workbook import runs
 from workbook.__main__ import main
-from workbook.training import compare_runs, latest_run, load_run, start_run, sweep
-from workbook.training.files import checkpoints
-from workbook.training.runs import create_run
-from workbook.training.sweeps import _train, combinations, load_sweep
-from workbook.training.worker import execute
+from workbook.app import compare_runs, latest_run, load_run, start_run, sweep
+from workbook.app.runs import create_run
+from workbook.app.sweeps import _train, combinations, load_sweep
+from workbook.app.worker import execute
+from workbook.files import checkpoints
 
 CHAIN = Path(__file__).parents[1] / "data" / "configs" / "chain.yaml"
 KILLS, STEPS = 4, 40
@@ -39,11 +39,11 @@ CONFIG = {
 }
 
 spawning = multiprocessing.get_context("forkserver")
-spawning.set_forkserver_preload(["workbook.training.worker"])
+spawning.set_forkserver_preload(["workbook.app.worker"])
 
 
 def _execute(folder: str, pause_at: int | None = None) -> None:
-    from workbook.training import worker
+    from workbook.app import worker
 
     gc.freeze()  # what it was forked with
     if pause_at:  # until somebody sends SIGCONT

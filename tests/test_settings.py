@@ -10,12 +10,13 @@ import torch
 import yaml
 from small_run import BASE
 
+from workbook.app import load_sweep, sweep
+from workbook.app.sweeps import combinations
 from workbook.places import data_path
-from workbook.training import RunConfig, load_sweep, sweep
+from workbook.training import RunConfig
 from workbook.training import config as settings
 from workbook.training.checks import check_run, validate
 from workbook.training.config import dump_yaml, parse_yaml
-from workbook.training.sweeps import combinations
 
 CONFIGS = sorted(path for path in data_path("configs").rglob("*.yaml") if path.parent.name != "accelerate")
 WRONG = Path(__file__).parent / "data" / "wrong_settings.csv"

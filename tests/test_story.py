@@ -5,14 +5,13 @@ import random
 import pytest
 
 from workbook import example_group, example_policy, example_rollouts, running_values
-from workbook.book import back_matter
+from workbook.book import back_matter, show_claims
 from workbook.book.chapters import NOTEBOOKS, find_chapters
-from workbook.claims import registered, show_claims
-from workbook.claims.kept import WORDS
+from workbook.chapters.hypothesis import check_hypothesis
+from workbook.ledger import WORDS, registered
 from workbook.places import data_path
-from workbook.topics.hypothesis import check_hypothesis
 from workbook.views import book_path, meeting_paths_chart
-from workbook.views.path import STATIONS
+from workbook.views.chapter_map import STATIONS
 
 
 def measure(seed, size=1, heat=1.0, noise=0.0, shape="flat"):

@@ -13,12 +13,12 @@ import torch
 from small_run import SMALL, bundled_trainer, nudge_adapters
 from trl import GRPOTrainer
 
+from workbook.app.runs import Run
+from workbook.app.worker import execute, train
+from workbook.files import checkpoint_step, checkpoints
 from workbook.policies.load import load_policy
 from workbook.rollouts.token_files import read_step, tables
 from workbook.training import CancellationConfig, CancellationTrainer, token_record
-from workbook.training.files import checkpoint_step, checkpoints
-from workbook.training.runs import Run
-from workbook.training.worker import execute, train
 
 QUERY = {"batching": "query_preserved", "per_device_train_batch_size": 8}
 SEQUENCE = {"importance_sampling_level": "sequence", "epsilon": 0.002}

@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbook import sample_rollouts
-from workbook.rollouts.credit import output_states
-from workbook.theory import coupling_kernel, predicted_delta_logp
-from workbook.topics.softmax import charts, explore
-from workbook.topics.softmax.study import measure_pairs, measure_unsure
-from workbook.topics.softmax.toy import (
+from workbook.chapters.softmax import charts, explore
+from workbook.chapters.softmax.toy import (
     PARTS,
     READS,
     SOURCES,
@@ -27,6 +24,9 @@ from workbook.topics.softmax.toy import (
     map_verdict,
     real_step,
 )
+from workbook.rollouts.credit import output_states
+from workbook.studies.softmax.study import measure_pairs, measure_unsure
+from workbook.theory import coupling_kernel, predicted_delta_logp
 
 P = st.floats(0.01, 0.99)
 SETTINGS = st.fixed_dictionaries(

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from workbook.theory import cancellation_residual
-from workbook.topics.exchange import charts, drift, explore
-from workbook.topics.exchange.toy import (
+from workbook.chapters.exchange import charts, drift, explore
+from workbook.chapters.exchange.toy import (
     GROUPS,
     MECHANISMS,
     RESULTS,
@@ -19,6 +18,7 @@ from workbook.topics.exchange.toy import (
     shared_weights,
     two_rollouts,
 )
+from workbook.theory import cancellation_residual
 
 
 def left(draw=None, **switches):
@@ -176,5 +176,5 @@ def test_explorers_follow_their_controls_to_the_ends(name):
     explorer.reset()
     for name, table in start.items():
         assert explorer.tables[name].equals(table)
-    assert "from workbook.topics.exchange." in explorer.code
+    assert "from workbook.chapters.exchange." in explorer.code
     compile(explorer.code, "snippet", "exec")

@@ -7,12 +7,10 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.theory.advantages import group_advantages
-from workbook.theory.decomposition import expected_gain
-from workbook.topics.groups import charts
-from workbook.topics.groups.expected import RULES, WEIGHTS, Word, compute_mixed, compute_parts, push_moments
-from workbook.topics.groups.explore import explore_growing, explore_parts
-from workbook.topics.groups.toy import (
+from workbook.chapters.groups import charts
+from workbook.chapters.groups.expected import RULES, WEIGHTS, Word, compute_mixed, compute_parts, push_moments
+from workbook.chapters.groups.explore import explore_growing, explore_parts
+from workbook.chapters.groups.toy import (
     CLASSES,
     COMPARED,
     assign_signs,
@@ -21,6 +19,8 @@ from workbook.topics.groups.toy import (
     make_policy,
     push_on_logits,
 )
+from workbook.theory.advantages import group_advantages
+from workbook.theory.decomposition import expected_gain
 
 ZERO_SUM = ["grpo", "dr_grpo", "rloo"]
 

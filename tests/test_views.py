@@ -17,9 +17,9 @@ from ipywidgets.widgets.widget import _instances
 from PIL import Image, ImageChops
 
 from workbook import views
+from workbook.chapters.groups import compute_gradients_meet, explore_gradients_meet, gradients_meet_chart
+from workbook.chapters.groups.toy import PUSHED
 from workbook.places import PACKAGE
-from workbook.topics.groups import compute_gradients_meet, explore_gradients_meet, gradients_meet_chart
-from workbook.topics.groups.toy import PUSHED
 from workbook.views import LiveChart, enable_charts, fold, reward_before_after, show, style, token_strip
 from workbook.views.live import vega_module
 from workbook.views.style import UNSEEN, bundle, diverging, finish, limit, packed, plain, png, vegalite_version, visible

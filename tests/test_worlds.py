@@ -15,7 +15,7 @@ from workbook.places import data_path, file_hash
 from workbook.policies import load_policy, worlds
 from workbook.policies.family import unpacked
 from workbook.policies.worlds import policy_folder, world_file, world_seeds
-from workbook.probes import start
+from workbook.probes import policy_report as start
 from workbook.studies import Bench
 from workbook.tasks import get_task
 from workbook.tasks import worlds as named

@@ -8,8 +8,8 @@ from test_worlds_study import write
 from workbook.rollouts import credit_batch, sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, load_measured, measure
-from workbook.topics.worlds import outcomes, questions, study
-from workbook.topics.worlds.questions import GROUPS, TWINS
+from workbook.studies.worlds import outcomes, questions, study
+from workbook.studies.worlds.questions import GROUPS, TWINS
 
 
 def test_long_rollouts_weigh_less_or_their_group_as_much(policy, task):

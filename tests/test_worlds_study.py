@@ -13,16 +13,16 @@ from audit.definitions import DEFINITIONS
 from audit.reckoning import Missing, Units, Void
 from scipy import stats
 
-from workbook.claims import ledger, measurements
-from workbook.claims.kept import CANNOT
-from workbook.studies import record
+from workbook.chapters.worlds import charts, explore, question_claims
+from workbook.chapters.worlds.explore import TEXTS, WRONG, compute_walk, compute_world, world_start
+from workbook.ledger import CANNOT
+from workbook.studies import ledger, measurements, record
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import WORLD_SCALES, read_registration
+from workbook.studies.worlds import claims, outcomes, questions, study
+from workbook.studies.worlds.outcomes import HELD_OUT, OPEN, own_rates
 from workbook.tasks import Walk
-from workbook.topics.worlds import charts, claims, explore, outcomes, question_claims, questions, study
-from workbook.topics.worlds.explore import TEXTS, WRONG, compute_walk, compute_world, world_start
-from workbook.topics.worlds.outcomes import HELD_OUT, OPEN, own_rates
 from workbook.views.style import to_spec
 
 SPEED = dict(zip(study.ARMS, (1.2, 0.9, 0.9, 1.0, 0.8, 0.05, 0.04, 0.06, -0.9), strict=True))

@@ -20,13 +20,13 @@ _NAMES = {  # module: what many chapters use of it
     "rollouts.credit": "output_states",
     "statistics": "bootstrap_mean nested_mean paired_difference t_interval",
     "tasks": "get_task own_task",
-    "topics.hypothesis": "check_hypothesis",
+    "chapters.hypothesis": "check_hypothesis",
     "training.config": "RunConfig",
-    "training.runs": "start_run",
-    "training.sweeps": "runs",
+    "app.runs": "start_run",
+    "app.sweeps": "runs",
     "views.charts": "intervals_chart",
     "views.heatmap": "TokenHeatmap",
-    "views.monitor": "RunMonitor",
+    "app.monitor": "RunMonitor",
 }
 _names, __getattr__, __dir__ = lazy_names(__name__, _NAMES)
 __all__ = ["Profile", "setup", *_names]

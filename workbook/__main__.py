@@ -6,9 +6,9 @@ python -m workbook train data/configs/chain.yaml --set learning_rate=5e-4 --set 
 import argparse
 import sys
 
+from workbook.book.terminal import show
 from workbook.commands import book, training
 from workbook.commands.arguments import MAIN
-from workbook.terminal import show
 
 GROUPS = {  # heading of the help: its commands
     "Read": ("lab", "findings", "claims", "glossary"),
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         sentence, status = "Interrupted.", 130
     except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
-        from workbook.training.messages import explain_error
+        from workbook.messages import explain_error
 
         sentence, status = explain_error(error, 400), 2
     if MAIN:

@@ -26,12 +26,12 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from workbook.claims import ledger
-from workbook.claims.inference import independent
+from workbook.files import made_on
 from workbook.statistics import Interval
+from workbook.studies import ledger
+from workbook.studies.inference import independent
 from workbook.studies.registration import MIN_UNITS
 from workbook.studies.storage import table_paths, write_unit
-from workbook.training.files import made_on
 
 UNITS, ICCS, OUTCOMES = (6, 8, 10, 30), (0.0, 0.05, 0.2, 0.8), ("normal", "skewed")
 PROMPTS = 16

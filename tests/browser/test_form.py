@@ -16,7 +16,7 @@ REWARD = """def score(completion, answer):
     return (answer.lower() in completion.lower()) + 0.01 * len(set(completion))
 """
 FORM = """
-from workbook.topics.laboratory import RunForm
+from workbook.app import RunForm
 form = RunForm()
 form
 """

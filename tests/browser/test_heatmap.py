@@ -29,7 +29,7 @@ heatmap
 """
 ENDLESS = """
 import time
-from workbook.training.messages import progress
+from workbook.messages import progress
 heatmap.explain = lambda rollout, position: [time.sleep(0.05) for _ in progress(range(10**6), "explaining")]
 heatmap.pinned = 7
 """

@@ -26,7 +26,7 @@ explorer
 """
 STUDY = """
 import time
-from workbook.training.messages import progress, show_partial
+from workbook.messages import progress, show_partial
 from workbook.views import LiveStudy
 def compute_study(n: int = 20):
     for k in progress(range(n), "counting"):

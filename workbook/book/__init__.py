@@ -4,9 +4,10 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "book.back_matter": "check_choice ten_questions",
+    "book.cards": "show_claims show_outcomes",
     "book.chapters": "describe find_chapters run_chapters",
-    "book.evidence": "evidence_table",
     "book.conclusions": "decisions findings undecided",
+    "book.evidence": "evidence_table",
     "book.gallery": "gallery_table show_figure",
     "book.pages": "render_book",
 }

@@ -16,10 +16,10 @@ from types import SimpleNamespace
 import yaml
 
 from workbook.book import chapters
-from workbook.colab import badge
+from workbook.book.colab import badge
+from workbook.book.terminal import literal
+from workbook.chapters.grading import UNANSWERED
 from workbook.places import data_path
-from workbook.terminal import literal
-from workbook.topics.grading import UNANSWERED
 
 ARXIV = "https://arxiv.org/abs/"
 OURS = re.compile(r'<abbr class="term" title="[^"]*">(.*?)</abbr>', re.DOTALL)
@@ -127,7 +127,7 @@ def references_page() -> str:
 
 def losses_table() -> str:
     """Write what each loss of TRL leaves on a token that a group shares as the table of data/book/losses.md."""
-    from workbook.topics.drift.charts import SCALES, loss_type_effects, loss_type_levels
+    from workbook.chapters.drift.charts import SCALES, loss_type_effects, loss_type_levels
 
     levels = {scale: loss_type_levels(scale).pivot(index="arm", columns="reuse", values="mean") for scale in SCALES}
     verdicts = {scale: loss_type_effects(scale).set_index("arm")["verdict"] for scale in SCALES}

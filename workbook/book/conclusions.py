@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from workbook.claims.kept import OPEN, format_effect, read_book, registered, row_of
+from workbook.ledger import OPEN, format_effect, read_book, registered, row_of
 
 NUMBER = re.compile(r"\{([^{}:]+)(:%)?\}")
 FOLD = "<details><summary>{number}. {says}</summary>\n\n{more}\n\n</details>"
@@ -110,10 +110,10 @@ def decisions_text() -> str:
 
 
 class Decisions:
-    """What to do about it, computed from the ledger: a card a setting on a page, text in a terminal."""
+    """What to do about it, computed from the ledger: a card a setting on a page, text in a book.terminal."""
 
     def __repr__(self) -> str:
-        from workbook.terminal import laid_out
+        from workbook.book.terminal import laid_out
 
         return laid_out(decisions_text())
 
@@ -155,7 +155,7 @@ def undecided() -> pd.DataFrame:
 
 def write_readme(path) -> bool:
     """Write the findings, and the addresses once there are some, between a file's marks; whether it changed."""
-    from workbook.colab import addresses_markdown
+    from workbook.book.colab import addresses_markdown
 
     text = new = path.read_text(encoding="utf-8")
     blocks = {"findings": f"{findings_markdown()}\n", "addresses": addresses_markdown()}

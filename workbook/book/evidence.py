@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbook.claims.kept import CANNOT, OPEN, experiments, format_effect, format_number, kept_ledger, read_book, row_of
+from workbook.ledger import CANNOT, OPEN, experiments, format_effect, format_number, kept_ledger, read_book, row_of
 from workbook.studies.storage import read_manifest
 
 CHAPTERS = "../../notebooks/"  # from data/book

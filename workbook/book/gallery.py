@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pandas as pd
 
-from workbook.claims.cards import outcome_badge
-from workbook.claims.kept import format_number, read_book, registered
+from workbook.book.cards import outcome_badge
+from workbook.ledger import format_number, read_book, registered
 
 READING = "[reading] "
 
@@ -19,7 +19,7 @@ def figures() -> dict[str, SimpleNamespace]:
 
 
 class FigureCard:
-    """A figure's record as a card on the page, and as text in a terminal."""
+    """A figure's record as a card on the page, and as text in a book.terminal."""
 
     def __init__(self, figure: SimpleNamespace):
         self.figure = figure

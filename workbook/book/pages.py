@@ -106,11 +106,11 @@ def page_source(notebook: dict, pictures: Path) -> dict:
             continue
         if cell["metadata"].get("jupyter", {}).get("source_hidden"):  # of a chapter's set-up the page folds all
             cell["metadata"] = {"tags": ["hide-cell" if text.rstrip().endswith("setup(seed=0)") else "hide-input"]}
-        for topic, names in re.findall(rf"^from workbook\.topics\.({'|'.join(TOYS)}) import (.+)$", text, re.MULTILINE):
+        for topic, names in re.findall(rf"^from workbook\.chapters\.({'|'.join(TOYS)}) import (.+)$", text, re.MULTILINE):
             imports |= dict.fromkeys(names.split(", "), topic)
         last = re.search(r"^(explore_\w+)\(\)$", text.strip().rsplit("\n", 1)[-1])
         topic = imports.get(last[1]) if last else None
-        explorer = getattr(import_module(f"workbook.topics.{topic}"), last[1]) if topic else None
+        explorer = getattr(import_module(f"workbook.chapters.{topic}"), last[1]) if topic else None
         for output in cell["outputs"]:
             _as_html(output, pictures, explorer)
     return page

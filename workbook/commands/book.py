@@ -5,9 +5,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from workbook.book.terminal import literal
 from workbook.commands.arguments import as_count, check_writable, read_settings
 from workbook.commands.kept import kept
-from workbook.terminal import literal
 
 
 def _measure(args) -> int:
@@ -19,8 +19,8 @@ def _measure(args) -> int:
 
 
 def _claims(args) -> str:
-    from workbook.claims import CLAIMS, format_ledger, format_summary, ledger, ledger_json
-    from workbook.training.files import write_text
+    from workbook.files import write_text
+    from workbook.studies import CLAIMS, format_ledger, format_summary, ledger, ledger_json
 
     if args.claim is not None and args.claim not in CLAIMS:
         raise ValueError(f"--claim {args.claim:.60} is unknown: choose one of {', '.join(CLAIMS)}.")
@@ -30,7 +30,7 @@ def _claims(args) -> str:
     table = ledger(args.scale, args.folder, [args.claim] if args.claim else None)
     text = format_ledger(table, commands=True) if args.claim else format_summary(table)
     if args.keep:
-        from workbook.claims.computed import keep_ledger
+        from workbook.studies.ledger import keep_ledger
 
         text += f"\nThe registered rows lie in {keep_ledger(table[table['role'] != 'described'])}"
     if args.json is not None:
@@ -61,9 +61,10 @@ def _glossary(args) -> str:
 
 
 def _arena(args) -> str | int:
-    from workbook.topics.worlds import chart_kind, contest, measured_table, place, save_chart
-    from workbook.topics.worlds import table_markdown as markdown
-    from workbook.topics.worlds import table_text as text
+    from workbook.chapters.worlds import chart_kind, save_chart
+    from workbook.chapters.worlds import table_markdown as markdown
+    from workbook.chapters.worlds import table_text as text
+    from workbook.studies.worlds import contest, measured_table, place
 
     check_writable(args.chart, "--chart")
     if args.chart is not None:
@@ -85,7 +86,7 @@ def _arena(args) -> str | int:
 
 
 def _report(args) -> str:
-    from workbook.probes import report_findings, report_text
+    from workbook.app import report_findings, report_text
     from workbook.rollouts import read_metrics, read_rollouts
 
     tokenizer = None

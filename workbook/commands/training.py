@@ -3,14 +3,14 @@
 import sys
 from pathlib import Path
 
+from workbook.book.terminal import frame_table, literal, show
 from workbook.commands.arguments import MAIN, as_count, read_settings, settings_option
 from workbook.commands.kept import kept
 from workbook.places import import_to_stay
-from workbook.terminal import frame_table, literal, show
 
 
 def _train(args) -> int:
-    train = import_to_stay("workbook.training.worker").train
+    train = import_to_stay("workbook.app.worker").train
     from workbook.training.checks import check_run
     from workbook.training.config import RunConfig
 
@@ -22,9 +22,9 @@ def _train(args) -> int:
 
 
 def _resume(args) -> int:
-    execute = import_to_stay("workbook.training.worker").execute
-    from workbook.training.files import broadcast_from_main
-    from workbook.training.runs import FINAL_STATES, load_run
+    execute = import_to_stay("workbook.app.worker").execute
+    from workbook.app.runs import FINAL_STATES, load_run
+    from workbook.files import broadcast_from_main
 
     run = load_run(args.run)
     _ = run.config  # a wrong one is refused before anything is written
@@ -35,8 +35,8 @@ def _resume(args) -> int:
 
 
 def _sweep(args) -> int:
+    from workbook.app.sweeps import check_grid, combinations, load_sweep, sweep
     from workbook.training.config import place
-    from workbook.training.sweeps import check_grid, combinations, load_sweep, sweep
 
     config, grid = load_sweep(args.config)
     settings = read_settings(args.set)
@@ -55,7 +55,7 @@ def _sweep(args) -> int:
 
 
 def _runs(args) -> str:
-    from workbook.training.sweeps import runs
+    from workbook.app.sweeps import runs
 
     table = runs(args.folder)
     return frame_table(table.drop(columns="message")) if len(table) else "No runs."
@@ -68,7 +68,7 @@ def _estimators(args) -> str:
 
 
 def _forecast(args) -> str:
-    from workbook.training.memory import forecast_markdown
+    from workbook.app.memory import forecast_markdown
 
     return forecast_markdown(args.rollouts, args.tokens)
 
@@ -89,7 +89,7 @@ def _attack(args) -> int:
 
 
 def _warn(config, at_once: int = 1) -> None:
-    from workbook.training.memory import fits
+    from workbook.app.memory import fits
 
     if sentence := fits(config, at_once):
         print(f"Warning: {sentence}", file=sys.stderr)

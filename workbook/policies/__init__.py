@@ -3,7 +3,7 @@
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "policies.models": "choose_device choose_dtype",
     "policies.load": "Policy load_policy recast_adapters",
+    "policies.models": "choose_device choose_dtype private_copy",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -12,7 +12,7 @@ the whole network, and a token's change is a directional derivative, not a finit
 
 *Credit recovered* is the own-prompt share of signal, from a token's own context and coupled: of what one step moves,
 the part that the gradient of the step's own prompts asks for. It is not the *population share of signal*
-(`topics.worlds.outcomes.signal_share`), of which the gradient over all prompts is
+(`studies.worlds.outcomes.signal_share`), of which the gradient over all prompts is
 the measure: there a batch's choice of prompts is noise.
 
 In the weights' space the same pushes are three directions, whose sum is the update; its cosine with the exact policy

@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from workbook.messages import progress
 from workbook.policies.models import private_copy, reading
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import in_batches, rollout_logps, rows_at_once
 from workbook.theory.advantages import permute_in_groups
 from workbook.theory.weights import update_weights
-from workbook.training.messages import progress
 
 OPTIMIZERS: dict[str, Callable] = {
     "sgd": lambda parameters, lr: torch.optim.SGD(parameters, lr),

@@ -7,5 +7,6 @@ _NAMES = {  # module: what it offers
     "rollouts.logs": "log_ids read_metrics read_rollouts",
     "rollouts.sample": "Rollouts end_tokens sample_rollouts",
     "rollouts.scoring": "pad_rows sequence_logps tokenize_prompts",
+    "rollouts.token_files": "token_biography",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

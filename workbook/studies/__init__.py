@@ -9,10 +9,10 @@ by unit. Chapters read them with `load_measured`, claims by `Tables`.
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "places": "data_path",
     "studies.bench": "Bench",
-    "studies.record": "Tables load_measured measure",
+    "studies.ledger": "CLAIMS SCALES format_ledger format_summary ledger ledger_json measurements",
     "studies.loop": "Loop Readings train_in_memory",
-    "studies.registration": "SCALES Scale read_registration registered_outcome",
+    "studies.record": "FAMILY Tables load_measured measure",
+    "studies.registration": "SCALES Scale WORLD_SCALES read_registration registered_outcome",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from workbook.files import write_parquet
 from workbook.policies.family import Member, committed_seeds
 from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
@@ -28,7 +29,6 @@ from workbook.studies.registration import ALL_WORLDS, POLICY_SCALES, SCALES, WOR
 from workbook.tasks import get_task
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.theory.choices import check_choice
-from workbook.training.files import write_parquet
 
 UNITS = committed_seeds("unit")  # SFT seeds of the family's policies
 TRAINING_CLASSES = 4  # residue classes of the chain's prompts, 0 to 3, that the units of the family train on

@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbook.messages import progress, show_value
 from workbook.policies.models import private_copy
 from workbook.probes.drift import DriftFrom, learning_tax
 from workbook.probes.step import FIELDS, OPTIMIZERS, logps, optimizer_of
@@ -38,7 +39,6 @@ from workbook.theory.credit_controls import REWARD_FREE
 from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.theory.objective import objective_weights
 from workbook.training.credit import CreditCall, credit_call
-from workbook.training.messages import progress, show_value
 
 TRANSFORM_ON = {"ratios": "clamped_ratios", "clipped": "clipped_weights"}
 MATCHES = (None, "grad_norm")

@@ -5,7 +5,7 @@
 A measurement is a function `Tables` -> one number per unit, so that a chapter and the ledger cannot disagree; what it
 is judged by stands in its study's registration, what a claim states in data/book/claims.yaml. A key begins with its
 claim's id. A study of which some keys are measured at one scale alone names it: "dose_llm@gemma3_plain".
-`workbook.claims` collects the measures of all topics and judges them. Where tables lie: `studies.storage`.
+`studies.ledger` collects the measures of all topics and judges them. Where tables lie: `studies.storage`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from workbook.messages import explain_error, show_value
 from workbook.places import clone
 from workbook.studies.registration import (
     ALL_WORLDS,
@@ -44,52 +45,51 @@ from workbook.studies.storage import (
     table_paths,
     write_unit,
 )
-from workbook.training.messages import explain_error, show_value
 
 UNNAMED = "Writing to data/results, since no folder is named,"
 STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
-    "arena": "topics.worlds.arena:arena_study",
-    "arena_mix": "topics.worlds.arena:mix_study",
-    "arena_rates": "topics.worlds.arena:arena_rates_study",
-    "batch_composition": "topics.batching.study:batch_composition_study",
-    "batch_one_prompt": "topics.batching.study:one_prompt_study",
-    "batch_rates": "topics.batching.study:batch_rates_study",
-    "cancelled": "topics.cancelled.study:cancelled_study",
-    "confidence": "topics.drift.study:confidence_study",
-    "confidence_tuning": "topics.drift.study:tuning_study",
-    "dose": "topics.flips.study:dose_study",
-    "dose_llm": "topics.flips.study:dose_llm_study",
-    "equal_weights": "topics.drift.equal_weights:equal_weights_study",
-    "equal_weights_tuning": "topics.drift.equal_weights:equal_weights_tuning",
-    "flip_backbones": "topics.flips.study:flip_backbones_study",
-    "loss_types": "topics.drift.loss_types:loss_types_study",
-    "mass": "topics.coupling.study:mass_study",
-    "minibatches": "topics.batching.steps:minibatches_study",
-    "recovered": "topics.recovered.study:recovered_study",
-    "smollm2_probes": "topics.language.study:probes_study",
-    "smollm2_rates": "topics.language.training:rates_study",
-    "smollm2_training": "topics.language.training:training_study",
-    "training_curves": "topics.drift.study:training_curves_study",
-    "delta": "topics.teaching.delta:delta_study",
-    "mask_rates": "topics.teaching.masks:rates_study",
-    "mask_rates_plain": "topics.teaching.masks:plain_rates_study",
-    "mask_rates_sgd": "topics.teaching.masks:sgd_rates_study",
-    "masks": "topics.teaching.masks:masks_study",
-    "masks_sgd": "topics.teaching.masks:sgd_masks_study",
-    "opposition": "topics.teaching.opposition:opposition_study",
-    "opposition_noise": "topics.teaching.opposition:opposition_noise_study",
-    "pairs": "topics.teaching.pairs:pairs_study",
-    "tabular": "topics.teaching.tabular:tabular_study",
-    "vocabulary": "topics.teaching.vocabulary:vocabulary_study",
-    "value_gap": "topics.credit.study:value_gap_study",
-    "worlds": "topics.worlds.study:worlds_study",
-    "worlds_300": "topics.worlds.study:lasting_study",
-    "worlds_300_plain_rate": "topics.worlds.study:plain_rate_study",
-    "worlds_defaults": "topics.worlds.questions:defaults_study",
-    "worlds_groups": "topics.worlds.questions:groups_study",
-    "worlds_rates": "topics.worlds.study:rates_study",
-    "worlds_start": "topics.worlds.study:start_study",
-    "worlds_values": "topics.worlds.study:values_study",
+    "arena": "studies.worlds.arena:arena_study",
+    "arena_mix": "studies.worlds.arena:mix_study",
+    "arena_rates": "studies.worlds.arena:arena_rates_study",
+    "batch_composition": "studies.batching.study:batch_composition_study",
+    "batch_one_prompt": "studies.batching.study:one_prompt_study",
+    "batch_rates": "studies.batching.study:batch_rates_study",
+    "cancelled": "studies.cancelled.study:cancelled_study",
+    "confidence": "studies.drift.study:confidence_study",
+    "confidence_tuning": "studies.drift.study:tuning_study",
+    "dose": "studies.flips.study:dose_study",
+    "dose_llm": "studies.flips.study:dose_llm_study",
+    "equal_weights": "studies.drift.equal_weights:equal_weights_study",
+    "equal_weights_tuning": "studies.drift.equal_weights:equal_weights_tuning",
+    "flip_backbones": "studies.flips.study:flip_backbones_study",
+    "loss_types": "studies.drift.loss_types:loss_types_study",
+    "mass": "studies.coupling.study:mass_study",
+    "minibatches": "studies.batching.study:minibatches_study",
+    "recovered": "studies.recovered.study:recovered_study",
+    "smollm2_probes": "studies.language.study:probes_study",
+    "smollm2_rates": "studies.language.training:rates_study",
+    "smollm2_training": "studies.language.training:training_study",
+    "training_curves": "studies.drift.study:training_curves_study",
+    "delta": "studies.teaching.delta:delta_study",
+    "mask_rates": "studies.teaching.masks:rates_study",
+    "mask_rates_plain": "studies.teaching.masks:plain_rates_study",
+    "mask_rates_sgd": "studies.teaching.masks:sgd_rates_study",
+    "masks": "studies.teaching.masks:masks_study",
+    "masks_sgd": "studies.teaching.masks:sgd_masks_study",
+    "opposition": "studies.teaching.opposition:opposition_study",
+    "opposition_noise": "studies.teaching.opposition:opposition_noise_study",
+    "pairs": "studies.teaching.pairs:pairs_study",
+    "tabular": "studies.teaching.tabular:tabular_study",
+    "vocabulary": "studies.teaching.vocabulary:vocabulary_study",
+    "value_gap": "studies.credit.study:value_gap_study",
+    "worlds": "studies.worlds.study:worlds_study",
+    "worlds_300": "studies.worlds.study:lasting_study",
+    "worlds_300_plain_rate": "studies.worlds.study:plain_rate_study",
+    "worlds_defaults": "studies.worlds.questions:defaults_study",
+    "worlds_groups": "studies.worlds.questions:groups_study",
+    "worlds_rates": "studies.worlds.study:rates_study",
+    "worlds_start": "studies.worlds.study:start_study",
+    "worlds_values": "studies.worlds.study:values_study",
 }
 TUNING = (
     "arena_rates",
@@ -138,8 +138,8 @@ def measure(
 
     Raises ValueError for an unknown study or scale, and for no folder where the package holds data/results itself.
     """
+    from workbook.files import made_with
     from workbook.studies.bench import Bench
-    from workbook.training.files import made_with
 
     run = _study(study)
     check_scale(scale)

@@ -31,9 +31,9 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+from workbook.messages import show_value
 from workbook.places import data_path, parse_yaml
 from workbook.studies.storage import RESULTS, experiment_folder, read_once
-from workbook.training.messages import show_value
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def manifest_row(part: str, scale: str, seed: int, facts: Mapping) -> dict:
     """A unit's row of the manifest.
 
     facts: command, seconds and registration; scale, a dict of sizes; policies, {name: SHA-256}; and what
-    `training.files.made_with` says.
+    `files.made_with` says.
     """
     git, policy = facts.get("git") or {}, dict(facts.get("policy") or {})
     row = {name: facts.get(name) for name in ("command", "seconds", "created", "registration", "platform", "device")}
@@ -185,7 +185,7 @@ def _add(path: Path, rows: pd.DataFrame, **unit: str | int) -> None:
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write an Arrow table as Parquet, atomically: words as numbers of a dictionary, as there are few, others plain."""
-    from workbook.training.files import replacement
+    from workbook.files import replacement
 
     words = [field.name for field in table.schema if not pa.types.is_primitive(field.type)]
     with replacement(path) as temporary:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
+from workbook.files import process_count
+from workbook.messages import explain_error, one_line, show_value
 from workbook.policies.family import FAMILY, member_of
 from workbook.policies.load import HUB_ID, PACKAGED
 from workbook.tasks import get_task
@@ -21,8 +23,6 @@ from workbook.theory.choices import ESTIMATORS, TRANSFORM_INPUTS, TRANSFORMS, WH
 from workbook.theory.credit_rules import RULES
 from workbook.training.config import CHOICES, CancellationConfig, RunConfig, trainer_args
 from workbook.training.credit import check_estimator, credit_call
-from workbook.training.files import process_count
-from workbook.training.messages import explain_error, one_line, show_value
 
 # Loss types whose surrogate is min(r A, clip(r) A): the ones a reweighted surrogate can stand in for.
 CLIPPED_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")

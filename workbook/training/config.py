@@ -22,9 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, c
 from transformers import GenerationConfig
 from trl import GRPOConfig
 
+from workbook.messages import explain_error, one_line, show_value
 from workbook.places import find_file
 from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS
-from workbook.training.messages import explain_error, one_line, show_value
 
 # Fields of transformers that lose their name with its version 6: a run takes either name, whichever transformers knows.
 NEW_NAMES = {"gradient_checkpointing": "activation_checkpointing"}

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from workbook.messages import show_value
 from workbook.places import file_hash
 from workbook.rollouts.scoring import pad_rows
 from workbook.tasks.task import Task, error_line, load_function
@@ -26,7 +27,6 @@ from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit import CREDIT_RULES, CreditBatch, Rule
 from workbook.theory.credit_rules import RULES, check_estimator
-from workbook.training.messages import show_value
 
 OF_POLICY = ("old_logps", "logps", "entropies", "states", "continue_from")  # what takes a pass through the policy
 

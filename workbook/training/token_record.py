@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from workbook.files import all_gather, is_main, replacement
 from workbook.rollouts.token_files import FOLDER, NUMBERS, STOPS, TEXTS, WHOLE, place_residuals, tables
 from workbook.training.checks import CLIPPED_LOSSES
 from workbook.training.config import CancellationConfig
-from workbook.training.files import all_gather, is_main, replacement
 from workbook.training.meter import loss_mask
 
 TABLE_ROLLOUTS = 64  # of a table: the first groups of the step, whole, and one at least
@@ -50,7 +50,7 @@ class Part:
 class StepRecord(TrainerCallback):
     """Writes a token table of every so many optimizer steps, and of the first, to output_dir/tokens.
 
-    It holds a step's micro-batches until the step is done. `training.listening` has one for trainers that are not ours.
+    It holds a step's micro-batches until the step is done. `app.record_callback` has one for trainers that are not ours.
     """
 
     def __init__(self, trainer, every: int):

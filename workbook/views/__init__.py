@@ -3,17 +3,14 @@
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "views.charts": (
-        "checked curve_chart describe_parts fold intervals_chart parts_table reward_before_after signal_noise_chart"
-    ),
+    "views.chapter_map": "book_path meeting_paths_chart",
+    "views.charts": "checked curve_chart describe_parts fold intervals_chart parts_table reward_before_after signal_noise_chart",
     "views.explorer": "Explorer browse frozen",
     "views.heatmap": "TokenHeatmap",
     "views.ledger": "coverage_chart units_needed_chart",
     "views.live": "LiveChart show",
     "views.live_study": "LiveStudy live_curve live_tables",
     "views.memory": "memory_bars",
-    "views.monitor": "RunMonitor",
-    "views.path": "book_path meeting_paths_chart",
     "views.predicting": "calibration predict reveal",
     "views.style": "enable_charts",
     "views.tokens": "explained_chart token_strip",

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 import traitlets
 
-from workbook.training import token_biography
-from workbook.training.messages import Stopped, reporting
+from workbook.messages import Stopped, reporting
+from workbook.rollouts import token_biography
 from workbook.views.live import HERE, PageWidget, show
 from workbook.views.style import dressed, entitled, figure_number, limit, picture, printable, require, visible
 from workbook.views.token_look import (

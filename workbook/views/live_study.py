@@ -5,7 +5,7 @@
     describe(**tables) -> str                           one sentence with the numbers that matter
 
 Run computes the settings of the controls, one at a time: a second click does nothing meanwhile. What compute goes
-through with `workbook.training.messages` moves the bar, and is where Stop ends it; `show_partial` draws on the way.
+through with `workbook.messages` moves the bar, and is where Stop ends it; `show_partial` draws on the way.
 
 A topic declares one with `live_curve`, for lines over x, or `live_tables`, for any other chart over committed tables.
 """
@@ -22,8 +22,8 @@ import altair as alt
 import ipywidgets
 import pandas as pd
 
+from workbook.messages import Stopped, pace, reporting, show_partial
 from workbook.policies.models import private_copy
-from workbook.training.messages import Stopped, pace, reporting, show_partial
 from workbook.views.charts import curve_chart
 from workbook.views.explorer import Shell, Snippet, call_code, control_grid, value_of
 from workbook.views.live import LiveChart, show

@@ -1,0 +1,16 @@
+"""A run in its own process, whose output is the run's log.txt: python -m workbook.training FOLDER"""
+
+import os
+import sys
+
+from workbook.places import import_to_stay
+
+
+def main(folder: str) -> None:
+    """Train the run in `folder`, and print how it ended."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    print(import_to_stay("workbook.app.worker").execute(folder).status()["message"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

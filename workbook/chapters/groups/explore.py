@@ -1,0 +1,206 @@
+"""Explorers and exercises of chapters 00, 02, 04 and 13: what a toy group pushes."""
+
+import numpy as np
+import torch
+
+from workbook.chapters.grading import answer_of, grade
+from workbook.chapters.groups import charts
+from workbook.chapters.groups.expected import MIXED, RULES, WEIGHTS, compute_mixed, compute_parts
+from workbook.chapters.groups.toy import COMPARED, PUSHED, compute_gradients_meet, compute_growing, push_on_logits
+from workbook.theory.advantages import group_advantages
+from workbook.views.charts import describe_parts, signal_noise_chart
+from workbook.views.explorer import Explorer, menu, power_slider, slider
+
+OPENINGS = ["so", "then", "so", "so", "thus", "so", "then", "so"]  # of eight rollouts that all go on with `is`
+
+
+def explore_gradients_meet() -> Explorer:
+    """Slide the advantage of rollout B: at −1 the shared token stands still and the answers part."""
+
+    def describe(table) -> str:
+        shared, a, b = table[table["source"] == "net"].set_index("token")["push"].loc[PUSHED] + 0.0
+        still = "stands still" if abs(shared) < 1e-9 else f"moves by {shared:+.2f}"
+        return f"The shared token {still}; “9” moves by {a:+.2f}, “8” by {b:+.2f}."
+
+    controls = {
+        "advantage_a": slider(1.0, -1.0, 1.0, 0.05, "advantage of A"),
+        "advantage_b": slider(-1.0, -1.0, 1.0, 0.05, "advantage of B"),
+        "p_shared": slider(0.5, 0.05, 0.95, 0.05, "probability of “so”"),
+    }
+    presets = {
+        "two wrong answers for one right": {"advantage_b": -0.5},
+        "B earned nothing": {"advantage_b": 0.0},
+        "B a little better than average": {"advantage_b": 0.25},
+        "“so” nearly certain": {"p_shared": 0.95},
+    }
+    return Explorer(compute_gradients_meet, charts.gradients_meet_chart, controls, describe, presets=presets)
+
+
+def explore_growing() -> Explorer:
+    """Add rollouts one at a time and watch the net push on shared and on specific words."""
+
+    def describe(net, path, rollouts) -> str:
+        seen = rollouts[rollouts["seen"]]
+        if rollouts["reward"].nunique() == 1 and (rollouts["advantage"] == 0).all():
+            return f"All {len(rollouts)} rewards of this draw are equal, so every advantage is 0 and nothing is pushed."
+        if seen.empty:
+            return "No rollout yet: nothing is pushed."
+        push = net.set_index("word")["push"] + 0.0
+        pushes = ", ".join(f"“{word}” {push[word]:+.3f}" for word in charts.EXAMPLES.values())
+        last, count = seen.iloc[-1], "all" if len(seen) == len(rollouts) else f"{len(seen)} of {len(rollouts)}"
+        outcome = f"reward {last['reward']:.0f}, advantage {last['advantage']:+.2f}"
+        return f"Rollout {last['rollout']} says “{last['text']}”: {outcome}. Net push after {count}: {pushes}."
+
+    controls = {
+        "so_far": slider(8, 0, 32, 1, "rollouts added"),
+        "group_size": menu(8, [2, 4, 8, 16, 32], "group size G"),
+        "estimator": menu("grpo", COMPARED, "estimator"),
+        "p_right": slider(0.5, 0.05, 0.95, 0.05, "probability of “9”"),
+        "draw": slider(0, 0, 50, 1, "random draw"),
+    }
+    presets = {
+        "another draw": {"draw": 1},
+        "one with seven right answers": {"draw": 5},
+        "one in which a rollout says “makes”": {"draw": 6},
+        "only the right answers push": {"estimator": "positive_only"},
+    }
+    return Explorer(compute_growing, charts.growing_chart, controls, describe, presets=presets)
+
+
+PART_SETTINGS = {  # of `compute_parts`
+    "groups of 2": {"group_size": 2},
+    "groups of 8": {},
+    "groups of 32": {"group_size": 32},
+    "sampler at 0.7": {"temperature": 0.7},
+    "… and positive only": {"temperature": 0.7, "estimator": "positive_only"},
+    "1/length": {"weights": "1/length, right and wrong alike"},
+    "… wrong twice as long": {"weights": "1/length, wrong twice as long"},
+    "8 prompts": {"prompts": 8},
+}
+
+
+def explore_parts() -> Explorer:
+    """What moves the toy's words in one step, exactly: signal, bias, noise and coupling."""
+    controls = {
+        "group_size": slider(8, 2, 32, 1, "group size G"),
+        "estimator": menu("grpo", RULES, "estimator"),
+        "prompts": slider(1, 1, 8, 1, "prompts in the step"),
+        "cosine": slider(0.2, 0.0, 0.8, 0.05, "cosine of prompts"),
+        "temperature": slider(1.0, 0.5, 1.5, 0.05, "sampler's temperature"),
+        "weights": menu("equal", list(WEIGHTS), "weights of rollouts"),
+    }
+    return Explorer(
+        compute_parts,
+        signal_noise_chart,
+        controls,
+        lambda table: f"{describe_parts(table)} {describe_parts(table, 'style')}",
+        presets=PART_SETTINGS,
+    )
+
+
+def explore_mixed() -> Explorer:
+    """Sliders over the rate of success, how far prompts differ in it, and the rollouts of a step."""
+
+    def describe(table) -> str:
+        shares = table[table["series"] == MIXED].set_index("group_size")["mean"]
+        half = shares.index[shares >= 0.5]
+        first = f"From G = {half[0]} on at least half of the groups teach" if len(half) else "At no G do half teach"
+        return f"{first}; of pairs {shares[2]:.0%} do, of groups of eight {shares[8]:.0%}."
+
+    controls = {
+        "success": slider(0.4, 0.02, 0.98, 0.02, "probability of a right answer"),
+        "spread": slider(0.3, 0.0, 0.9, 0.05, "spread of difficulty"),
+        "rollouts": power_slider(128, 1024, "rollouts in a step", least=16),
+    }
+    return Explorer(compute_mixed, charts.mixed_chart, controls, describe)
+
+
+# --- exercises
+
+
+def check_shared_push(answer: float | None) -> None:
+    """Check the net push on a shared token of probability 0.5 from the advantages 1, -0.25, -0.25, -0.5.
+
+    >>> check_shared_push(0.5)
+    Not quite: 0.5 is what the first rollout pushes alone; add the other three.
+    """
+    pushes = push_on_logits([0] * 4, [1, -0.25, -0.25, -0.5], [0.5, 0.5])[:, 0]
+    mistakes = {
+        "{got:g} is what the first rollout pushes alone; add the other three.": pushes[0],
+        "{got:g} adds sizes; a negative advantage pushes the other way.": np.abs(pushes).sum(),
+    }
+    praise = "Right: every rollout pushes by its advantage times the same (1 - p), and the advantages sum to 0."
+    otherwise = "{got:g}. Each rollout pushes by its advantage times (1 - p); add the four."
+    grade(answer_of(answer), pushes.sum(), mistakes, praise, otherwise=otherwise)
+
+
+def check_rloo(function) -> None:
+    """Check a function (rewards (B,), group_ids (B,)) -> leave-one-out advantages (B,).
+
+    >>> check_rloo(lambda rewards, group_ids: rewards - rewards.mean())
+    Not quite: a baseline must come from a rollout's own group; yours seems to look at the whole batch.
+    """
+    rewards = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1])
+    group_ids = torch.tensor([0] * 4 + [1] * 5 + [2] * 3)  # of any size
+    right, mean, scaled = (group_advantages(rewards, group_ids, name) for name in ("rloo", "dr_grpo", "grpo"))
+    mistakes = {
+        "a baseline must come from a rollout's own group; yours seems to look at the whole batch.": (
+            rewards - rewards.mean()
+        ),
+        "this is the group's mean, the rollout's own reward included; leave it out.": mean,
+        "this divides by the standard deviation, as GRPO does; leave-one-out does not.": scaled,
+    }
+    praise = "Right: the baseline of each rollout is the mean reward of the others in its group."
+    grade(answer_of(function, rewards, group_ids), right, mistakes, praise, "rollout")
+
+
+def check_net_push(function) -> None:
+    """Check a function (tokens (G,), rewards (G,), p (V,)) -> net push (V,) with leave-one-out advantages.
+
+    >>> check_net_push(lambda tokens, rewards, p: rewards.sum() * p)
+    Not quite: your pushes sum to 4 over the words, while each (e - p) sums to 0.
+    """
+    tokens, rewards = np.array([0, 0, 1, 0, 2, 1]), np.array([1.0, 1.0, 0.0, 1.0, 0.0, 1.0])
+    p = np.array([0.5, 0.3, 0.2])
+
+    def net(estimator: str) -> np.ndarray:
+        return push_on_logits(tokens, group_advantages(torch.tensor(rewards), torch.zeros(6), estimator), p).sum(0)
+
+    right, got = net("rloo"), answer_of(function, tokens, rewards, p)
+    mistakes = {
+        "this is the mean over the six rollouts; the net push is their sum.": right / 6,
+        "every sign is turned round; a positive advantage pushes the drawn word up.": -right,
+        "the baseline is the mean of the whole group; leave the rollout's own reward out of it.": net("dr_grpo"),
+        "this divides by the standard deviation, as GRPO does; leave-one-out does not.": net("grpo"),
+        "this pushes by the rewards themselves, with no baseline subtracted.": rewards
+        @ push_on_logits(tokens, np.ones(6), p),
+        f"your pushes sum to {0 if got is None else got.sum():.3g} over the words, while each (e - p) sums to 0.": (
+            lambda got: abs(got.sum()) > 1e-6
+        ),
+    }
+    praise = "Right: and since leave-one-out advantages sum to 0, the part with -p falls out of the sum."
+    grade(got, right, mistakes, praise, "word")
+
+
+def check_signs(signs) -> None:
+    """Check eight signs, +1 or -1, that leave the word `is` of all eight rollouts alone and push `so` up the most.
+
+    >>> check_signs([1] * 8)
+    Not quite: `is` is in all eight rollouts and your signs sum to +8, so it is pushed up 8 times.
+    """
+    if (signs := answer_of(signs)) is None:
+        return
+    signs, with_so = signs.numpy(), np.array(OPENINGS) == "so"
+    if signs.shape != (8,):
+        print(f"Not quite: eight rollouts need eight signs; there are {signs.size}.")
+    elif not np.isin(signs, (-1, 1)).all():
+        print("Not quite: every sign must be +1 or -1.")
+    elif total := int(signs.sum()):
+        pushed = f"it is pushed {'up' if total > 0 else 'down'} {abs(total)} times"
+        print(f"Not quite: `is` is in all eight rollouts and your signs sum to {total:+d}, so {pushed}.")
+    else:
+        net, most = int(signs[with_so].sum()), 4 - (int(with_so.sum()) - 4)  # at most four signs are +1
+        if net == most:
+            print(f"Right: `is` stands still and `so` is pushed up by {net}, with the same words as before.")
+        else:
+            print(f"Not quite: `is` stands still, but `so` gets {net:+d}; {most:+d} can be had. Where are the four +1?")

@@ -1,0 +1,139 @@
+"""Explorers and exercises of chapter 01: what two contexts do to each other through one softmax layer."""
+
+import math
+
+import torch
+
+from workbook.chapters.grading import UNANSWERED, answer_of, grade, settings_fault
+from workbook.chapters.softmax.charts import map_chart, pair_chart
+from workbook.chapters.softmax.toy import SOURCES, compute_map, compute_pair, make_pair, map_verdict
+from workbook.theory import coupling_kernel
+from workbook.views.explorer import Explorer, menu, slider
+
+SIGNS = [("+1, a better answer", 1.0), ("0, not updated", 0.0), ("−1, a worse answer", -1.0)]
+KINDS = [("the same token", True), ("another token", False)]
+
+
+def explore_pair() -> Explorer:
+    """Slide both probabilities, the hidden states, the advantages and the learning rate."""
+
+    def describe(moves, kernel, **_) -> str:
+        first, _, real = (moves[moves["source"] == source].set_index("token")["dlogp"] for source in SOURCES)
+        steps = [f"{token} moves by {real[token]:+.3f} nats (first order {first[token]:+.3f})" for token in real.index]
+        return f"{'; '.join(steps)}. K of the pair is {kernel['K'].iloc[1]:+.3f}."
+
+    controls = {
+        "p_a": slider(0.2, 0.02, 0.98, 0.02, "probability of A's token"),
+        "p_b": slider(0.2, 0.02, 0.98, 0.02, "probability of B's token"),
+        "angle": slider(30, 0, 180, 5, "angle (degrees)"),
+        "same": menu(True, KINDS, "B says"),
+        "length_a": slider(1.0, 0.0, 2.0, 0.1, "length of A's hidden state"),
+        "length_b": slider(1.0, 0.0, 2.0, 0.1, "length of B's hidden state"),
+        "advantage_a": menu(1.0, SIGNS, "advantage of A"),
+        "advantage_b": menu(0.0, SIGNS, "advantage of B"),
+        "rivalry": slider(0.0, 0.0, 0.98, 0.02, "rivalry of both words"),
+        "lr": slider(0.5, 0.1, 10.0, 0.1, "learning rate"),
+    }
+    presets = {
+        "turn to 90°": {"angle": 90},
+        "turn to 180°": {"angle": 180},
+        "B pushes against A": {"angle": 0, "advantage_b": -1.0},
+        "both tokens sure": {"p_a": 0.9, "p_b": 0.9},
+        "B says another word": {"same": False},
+        "and they are rivals": {"same": False, "rivalry": 0.9},
+        "a large step": {"lr": 5.0},
+    }
+    return Explorer(compute_pair, pair_chart, controls, describe, presets=presets)
+
+
+def explore_map() -> Explorer:
+    """Where coupling is large: confidence, the same token or not, and what temperature and vocabulary change."""
+
+    def describe(map, here) -> str:
+        verdict, now = map_verdict(map), here.iloc[0]
+        return (
+            f"Here p is {now['p_a']:.2f} and {now['p_b']:.2f}, K is {now['K']:+.3f}, and the rival has "
+            f"{now['rival']:.1%} of the rest. On the whole map: of the cells above half the largest |K|, "
+            f"{verdict['below_half']:.0%} have both tokens below one half; different tokens reach "
+            f"{verdict['other']:.0%} of the same token's largest |K|."
+        )
+
+    controls = {
+        "p_a": slider(0.2, 0.02, 0.98, 0.02, "A's p at temperature 1"),
+        "p_b": slider(0.2, 0.02, 0.98, 0.02, "B's p at temperature 1"),
+        "same": menu(True, KINDS, "B says"),
+        "angle": slider(0, 0, 180, 5, "angle (degrees)"),
+        "temperature": slider(1.0, 0.5, 2.0, 0.1, "temperature"),
+        "vocabulary": menu(32, [4, 8, 32, 128, 1024, 4096], "vocabulary (words)"),
+        "rivalry": slider(0.0, 0.0, 0.98, 0.02, "rivalry of both words"),
+    }
+    return Explorer(compute_map, map_chart, controls, describe)
+
+
+# --- exercises
+
+
+def check_coupling(function) -> None:
+    """Check a function (hidden (N, D), logits (N, V), tokens (N,)) -> K (N, N).
+
+    >>> check_coupling(lambda hidden, logits, tokens: coupling_kernel(hidden, logits, tokens) * 0 + hidden @ hidden.T)
+    Not quite: this is the hidden states' inner product alone; that of the scores e - p multiplies it.
+    """
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    logits = 2 * torch.randn(4, 6, generator=generator, dtype=torch.float64)
+    tokens = torch.tensor([0, 0, 2, 4])  # not the last word, which `one_hot` would miss without its number of classes
+    right = coupling_kernel(hidden, logits, tokens)
+    p, e = logits.softmax(-1), torch.nn.functional.one_hot(tokens, 6).double()
+    contexts, scores = hidden @ hidden.T, (e - p) @ (e - p).T
+    unit = torch.nn.functional.normalize(hidden, dim=1)
+    mistakes = {
+        "this is the hidden states' inner product alone; that of the scores e - p multiplies it.": contexts,
+        "this is the inner product of the scores e - p alone; that of the hidden states multiplies it.": scores,
+        "lengths of hidden states count, too: take their inner product, not the cosine.": unit @ unit.T * scores,
+        "the score is e - p, with the one-hot e; yours seems to have p alone.": contexts * (p @ p.T),
+        "the score is e - p with p the softmax of the logits; yours seems to have e minus the logits.": (
+            contexts * ((e - logits) @ (e - logits).T)
+        ),
+        "for different tokens K is not 0: p at the other's token pulls against it.": right * (e @ e.T),
+        "both inner products are right, but they are multiplied, not added.": contexts + scores,
+        "the sign is turned around: K_ii is a squared length and so never negative.": -right,
+    }
+    praise = "Right: one inner product for the contexts, one for the tokens, and their product for the pair."
+    got = answer_of(function, hidden.clone(), logits.clone(), tokens.clone())
+    grade(got, right, mistakes, praise, "pair of tokens")
+
+
+def check_rivals(settings: dict | None) -> None:
+    """Check settings of compute_pair with different tokens in which A's step pushes B down 0.9 as hard as A itself up.
+
+    >>> check_rivals({"same": True})
+    Not quite: both contexts say the same token here; add same=False.
+    """
+    if settings is None:
+        print(UNANSWERED)
+        return
+    if fault := settings_fault(settings, compute_pair, make_pair):
+        print(f"Not quite: {fault}")
+        return
+    try:
+        kernel = compute_pair(**settings)["kernel"]["K"].tolist()
+    except (TypeError, ValueError) as error:
+        print(f"Not quite: {error}")
+        return
+    ratio = kernel[2] / kernel[0] if kernel[0] > 0 else 0.0
+    cosine = math.cos(math.radians(settings.get("angle", 30.0)))
+    if settings.get("same", True):
+        print("Not quite: both contexts say the same token here; add same=False.")
+    elif settings.get("length_a", 1.0) != settings.get("length_b", 1.0):
+        print("Not quite: a longer hidden state does it alone here; take length_a = length_b.")
+    elif ratio <= -0.9:
+        print(f"Right: K_BA is {ratio:.2f} of K_AA. Different tokens compete as hard as equal ones agree.")
+    elif ratio > 0:
+        print(f"Not quite: A's step lifts B here ({ratio:+.2f} of A's own); look at the hidden states' angle.")
+    elif settings.get("rivalry", 0.0) < 0.5:
+        print(f"Not quite: {ratio:+.2f}; most of the rest goes to words that neither says: which setting moves it?")
+    elif cosine < 0.9:
+        print(f"Not quite: {ratio:+.2f}; the rivals compete, but the hidden states share only {cosine:.2f}.")
+    else:
+        print(f"Not quite: {ratio:+.2f}; compare lengths and probabilities of A and B, and the rivalry.")

@@ -1,0 +1,1 @@
+"""The study of chapters/batching: what is measured, how, and what was registered."""

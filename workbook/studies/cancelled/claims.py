@@ -1,0 +1,76 @@
+"""Claims about the cancelled share, ours: what each row measures stands in data/results/pairs/registration.yaml."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from workbook.probes.cancellation import MATCHED, RIGHT, WRONG, shares
+from workbook.studies.cancelled.study import GROUP, LAID_OUT, REWARDS
+from workbook.studies.record import Tables
+
+MOST = LAID_OUT * GROUP  # rollouts
+
+
+def share(
+    tables: Tables,
+    kind: str = "style",
+    column: str = "within",
+    size: int = 1,
+    identity: str = "word",
+    rewards: str = REWARDS[0],
+    curve: str = "prompts",
+) -> pd.Series:
+    """A column of `shares` at one place, one number per unit; NaN where a unit has no such token."""
+    rows = tables["cancelled/sums"].query(
+        "kind == @kind and identity == @identity and rewards == @rewards and curve == @curve and size == @size"
+    )
+    return shares(rows).set_index("seed")[column]
+
+
+def beyond_permuted(tables: Tables, kind: str = "style") -> pd.Series:
+    """The cancelled share within the prompt minus the same with rewards permuted."""
+    return share(tables, kind) - share(tables, kind, rewards=REWARDS[1])
+
+
+def cosine(tables: Tables, rollouts: int, tokens: str = "all") -> pd.Series:
+    """Mean cosine of what good and bad rollouts of a prompt push; prompts where a sign pushes nothing are left out."""
+    rows = tables["cancelled/products"].query("tokens == @tokens and rollouts == @rollouts and up2 > 0 and down2 > 0")
+    return (rows["product"] / np.sqrt(rows["up2"] * rows["down2"])).groupby(rows["seed"]).mean()
+
+
+def noise_free_cosine(tables: Tables) -> pd.Series:
+    """The cosine of all tokens' expected pushes: lengths from products of halves, in which noise has no part."""
+    rows = tables["cancelled/products"].query("tokens == 'all' and rollouts == @MOST")
+    sums = rows.groupby("seed")[["product", "up_lengths", "down_lengths"]].sum()
+    return sums["product"] / np.sqrt(sums["up_lengths"] * sums["down_lengths"])
+
+
+def follows_by_rollouts(tables: Tables) -> pd.Series:
+    """Chance of unsure tokens to follow their own sign: one prompt x 512 rollouts minus 64 prompts x 8."""
+    place = {"kind": "all", "column": "follows", "identity": "any word"}
+    return share(tables, size=MOST, curve="rollouts", **place) - share(tables, size=LAID_OUT, **place)
+
+
+MEASURES = {
+    "cancelled": {
+        "C1": share,
+        "C1 matched": partial(share, kind=MATCHED),
+        "C1 place": partial(share, identity="word and place"),
+        "C1 state": partial(share, identity="word and state"),
+        "C1 cosine": partial(cosine, rollouts=GROUP, tokens="shared words"),
+        "C2": partial(share, column="batch", size=LAID_OUT),
+        "C2 rollouts": partial(share, size=MOST, curve="rollouts"),
+        "C2 cosine": partial(cosine, rollouts=MOST),
+        "C2 cosine, 8 rollouts": partial(cosine, rollouts=GROUP),
+        "C2 cosine, noise free": noise_free_cosine,
+        "C2 follows": follows_by_rollouts,
+        "C3": partial(share, kind=RIGHT),
+        "C3 state": partial(share, kind=RIGHT, identity="word and state"),
+        "C3 batch": partial(share, kind=RIGHT, column="batch", size=LAID_OUT),
+        "C3 wrong": partial(share, kind=WRONG),
+        "C4": beyond_permuted,
+        "C4 right": partial(beyond_permuted, kind=RIGHT),
+        "C4 wrong": partial(beyond_permuted, kind=WRONG),
+    },
+}

@@ -1,0 +1,1 @@
+"""The study of chapters/credit: what is measured, how, and what was registered."""

@@ -1,0 +1,206 @@
+"""The study of chapter 07 over policies and seeds: which tokens a step favours, by exact values (H7, H8, H9, R1, R4).
+
+    gap = mean value of boosted tokens - mean value of suppressed ones
+
+A token's value is the policy's expected reward once the token is written, known without continuations
+(`workbook.probes.values`). The step is plain SGD, so small that every change of log-probability is proportional to it.
+A token counts as moved beyond a tenth of the pool's root mean square change. Boosted and suppressed tokens are compared
+within a prompt, within rollouts of one reward, and mostly at equal position. What was stated before any unit was
+measured: data/results/value_gap/registration.yaml.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import torch
+
+from workbook.messages import progress
+from workbook.policies.models import private_copy
+from workbook.probes.step import MOVED, frequency_matched, logps, matched_lr, optimizer_of, permuted_advantages, update
+from workbook.probes.values import Pool, cell_gap, exact_pool, pool_change
+from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.statistics import bootstrap_mean
+from workbook.studies.bench import Bench
+from workbook.theory.advantages import group_advantages
+
+SMALL_NATS, TINY_NATS = 0.01, 0.001  # root mean square movement by one step, and in H9 by one a tenth of it
+CELLS = {  # what is alike in boosted and suppressed tokens that are compared
+    "prompt": ("group", "reward"),
+    "position": ("group", "reward", "position"),
+    "token": ("group", "reward"),  # after each token was matched in frequency between a prompt's two sides (R1)
+}
+OF_SIGN = {"all": (0, 1), "positive": (1,), "negative": (0,)}  # rewards of the rollouts
+FRESH = 4  # rollouts per prompt in the pools that H8's steps are judged by
+DEEP_PROMPTS, DEEP = 16, 16  # prompts, and rollouts of each, along whose number H8 goes
+GROWING = "rollouts per prompt, 16 prompts"
+MORE_PROMPTS = "prompts, 8 rollouts each"
+FIXED = "rollouts per prompt, 64 in all"
+AXES = {  # of H8: (estimator, (prompts, rollouts per prompt) of each cell)
+    GROWING: ("reinforce", [(DEEP_PROMPTS, group) for group in (1, 2, 4, 8, 16)]),
+    MORE_PROMPTS: ("grpo", [(prompts, 8) for prompts in (4, 8, 16, 32, 64)]),
+    FIXED: ("reinforce", [(64 // group, group) for group in (1, 2, 4, 8, 16)]),
+}
+PARTS_OF_A_CELL = 2  # parts of the rollouts, at most, that a cell's steps are taken on
+REPEATED, STEPS = 128, 8  # rollouts of one batch, and updates on it (H9)
+TWINS = 4  # steps with permuted advantages, whose mean gap is the permuted twin's
+HELD_OUT = 256  # rollouts of held-out prompts that one step is judged by (R4)
+
+
+def value_gap_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Tables gaps (H7, R1, R4), budget (H8) and repeated (H9) of one unit."""
+    policy, rollouts = bench.policy, bench.rollouts
+    few = rollouts.select(slice(0, REPEATED))
+    lr = matched_lr(policy, few, "sgd", SMALL_NATS)
+    held_out = bench.held_out.select(slice(0, HELD_OUT))
+    pools = {"training": exact_pool(policy, bench.task, rollouts), "held-out": exact_pool(policy, bench.task, held_out)}
+    batch = {"training": exact_pool(policy, bench.task, few), "held-out": pools["held-out"]}
+    rates = {SMALL_NATS: lr, TINY_NATS: lr * TINY_NATS / SMALL_NATS}
+    repeated = [repeated_gaps(policy, few, batch, rate, STEPS).assign(nats=nats) for nats, rate in rates.items()]
+    return {
+        "gaps": step_gaps(policy, rollouts, pools, lr, bench.seed),
+        "budget": budget_gaps(bench, lr),
+        "repeated": pd.concat(repeated, ignore_index=True),
+    }
+
+
+def step_gaps(
+    policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, seed: int, optimizer: str = "sgd"
+) -> pd.DataFrame:
+    """H7: gaps after one step on all rollouts; mean gaps after `TWINS` whose advantages were permuted in each prompt.
+
+    Columns: pool, advantages (own, permuted), rollouts (all, positive, negative), matched (of CELLS), of (value,
+    credit), gap.
+    """
+    before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
+    rows, twins = [], [permuted_advantages(rollouts, seed + 1000 * k) for k in range(TWINS)]
+    for name, pushing in [("own", rollouts), *(("permuted", twin) for twin in twins)]:
+        mine = private_copy(policy)
+        update(mine, pushing, optimizer, lr)
+        tables = {pool: pool_change(mine, pools[pool], before[pool]) for pool in pools}
+        for pool, table in tables.items():
+            rows += [{"pool": pool, "advantages": name, **row} for row in gap_rows(table, seed)]
+    keys = ["pool", "advantages", "rollouts", "matched", "of"]
+    return pd.DataFrame(rows).groupby(keys, sort=False, as_index=False)["gap"].mean()
+
+
+def gap_rows(table: pd.DataFrame, seed: int) -> Iterator[dict]:
+    """One row per (rollouts, matched, of); what counts as moved is decided once, over the whole table."""
+    eps = MOVED * _rms(table)
+    for matched, cells in CELLS.items():
+        kept = frequency_matched(table, seed) if matched == "token" else table
+        for sign, rewards in OF_SIGN.items():
+            part = kept[kept["reward"].isin(rewards)]
+            for of in ("value", "credit"):
+                yield {"rollouts": sign, "matched": matched, "of": of, "gap": cell_gap(part, cells, of, eps)}
+
+
+def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
+    """H8: gaps after one step on parts of the rollouts, along its three axes.
+
+    Pools: fresh rollouts of the prompts that the step is taken on, and of held-out prompts.
+    Columns: axis, prompts, group_size, pool, matched, gap (mean over the parts), rms (nats, of the pool), parts.
+    """
+    policy, task, length = bench.policy, bench.task, bench.scale.max_new_tokens
+    rows, other = task.dataset(bench.scale.prompts, bench.data_seed), task.dataset(32, bench.held_out_seed)
+    seeds = [bench.data_seed + 100_000 * (1 + i) for i in range(3)]  # of the generator: the prompts are those of rows
+    few = rows.select(range(min(DEEP_PROMPTS, len(rows))))
+    deep = sample_rollouts(policy, task, few, DEEP, seeds[0], length)
+    fresh = {"training": (rows, seeds[1]), "held-out": (other, seeds[2])}
+    pools = {
+        name: exact_pool(policy, task, sample_rollouts(policy, task, prompts, FRESH, seed, length))
+        for name, (prompts, seed) in fresh.items()
+    }
+    cells = [(axis, estimator, *cell) for axis, (estimator, sizes) in AXES.items() for cell in sizes]
+    rows_of_parts, keys = [], ["axis", "prompts", "group_size", "pool", "matched"]
+    for axis, estimator, prompts, group in progress(cells, "sampling budget"):
+        source = deep if group > bench.scale.group_size or axis == GROWING else bench.rollouts
+        for part in parts_of(source, prompts, group, PARTS_OF_A_CELL, bench.seed):
+            # "reinforce" subtracts the mean reward of the whole batch
+            groups = part.group_ids if estimator != "reinforce" else torch.zeros_like(part.group_ids)
+            advantages = group_advantages(part.rewards, groups, estimator)
+            if advantages.any():
+                key, part = dict(zip(keys, (axis, prompts, group), strict=False)), replace(part, advantages=advantages)
+                rows_of_parts += [key | row for row in gaps_after(policy, part, pools, lr)]
+    parts = pd.DataFrame(rows_of_parts).groupby(keys, sort=False)
+    return parts.agg(gap=("gap", "mean"), rms=("rms", "mean"), parts=("gap", "count")).reset_index()
+
+
+def parts_of(rollouts: Rollouts, prompts: int, group_size: int, most: int, seed: int) -> list[Rollouts]:
+    """Up to `most` random parts of so many prompts with so many rollouts each, which share no rollout."""
+    rng, groups = np.random.default_rng(seed), rollouts.group_ids.cpu().numpy()
+    names = rng.permutation(np.unique(groups))
+    own = {name: rng.permutation(np.flatnonzero(groups == name)) for name in names}
+    blocks = [names[i : i + prompts] for i in range(0, len(names) - prompts + 1, prompts)]
+    depth = len(own[names[0]]) // group_size
+    pairs = [(block, k) for k in range(depth) for block in blocks][:most]
+    taken = [[own[name][k * group_size : (k + 1) * group_size] for name in block] for block, k in pairs]
+    return [rollouts.select(torch.tensor(np.sort(np.concatenate(rows)))) for rows in taken]
+
+
+def gaps_after(policy, part: Rollouts, pools: dict[str, Pool], lr: float) -> list[dict]:
+    """Gaps after one step on a part, in the pool of its own prompts and in that of held-out ones."""
+    mine, table = pools["training"]
+    rows = torch.isin(mine.group_ids, part.group_ids).nonzero().squeeze(1)
+    renumbered = pd.Series(range(len(rows)), index=rows.tolist())
+    table = table[table["rollout"].isin(renumbered.index)]
+    table = table.assign(rollout=table["rollout"].map(renumbered))
+    here = {"training": (mine.select(rows), table), "held-out": pools["held-out"]}
+    before = {name: logps(policy, pool[0]) for name, pool in here.items()}
+    mine = private_copy(policy)
+    update(mine, part, "sgd", lr)
+    moved = {name: pool_change(mine, here[name], before[name]) for name in here}
+    return [
+        {"pool": name, "matched": matched, "gap": cell_gap(table, CELLS[matched]), "rms": _rms(table)}
+        for name, table in moved.items()
+        for matched in ("prompt", "position")
+    ]
+
+
+def repeated_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, steps: int) -> pd.DataFrame:
+    """H9: gaps after each of some steps on one batch, changes being counted from the start.
+
+    Columns: step, pool, matched, gap, weighted (mean over tokens of dlogp times value minus its cell's mean, in nats
+    times reward), rms (nats).
+    """
+    rows, before = [], {name: logps(policy, pool[0]) for name, pool in pools.items()}
+    mine = private_copy(policy)
+    stepper = optimizer_of(mine, "sgd", lr)
+    for step in progress(range(1, steps + 1), "updates on the batch"):
+        update(mine, rollouts, stepper)
+        for name, pool in pools.items():
+            table = pool_change(mine, pool, before[name])
+            for matched in ("prompt", "position"):
+                cells = [table[column] for column in CELLS[matched]]
+                centred = table["value"] - table["value"].groupby(cells).transform("mean")
+                weighted = float((table["dlogp"] * centred).mean())
+                gap = {"matched": matched, "gap": cell_gap(table, CELLS[matched]), "weighted": weighted}
+                rows.append({"step": step, "pool": name, **gap, "rms": _rms(table)})
+    return pd.DataFrame(rows)
+
+
+def movement_shares(
+    policy, rollouts: Rollouts, estimator: str = "grpo", optimizer: str = "sgd", lr: float = 0.1
+) -> pd.DataFrame:
+    """H6: each category's share of one step's movement, the sum of |dlogp| over its tokens.
+
+    Columns: category, mean, low, high (an interval over prompts), estimator.  Raises ValueError if the rollouts'
+    categories are unknown.
+    """
+    if rollouts.categories is None:
+        raise ValueError("The rollouts have no categories; sample them from a task that annotates its tokens.")
+    advantages = group_advantages(rollouts.rewards, rollouts.group_ids, estimator)
+    before, table = logps(policy, rollouts), rollouts.token_table()
+    mine = private_copy(policy)
+    update(mine, replace(rollouts, advantages=advantages), optimizer, lr)
+    change = (logps(mine, rollouts) - before).double().cpu().numpy()
+    table["size"] = abs(change[table["rollout"].to_numpy(), table["position"].to_numpy()])
+    sums = table.groupby(["group", "category"])["size"].sum().unstack(fill_value=0.0)
+    shares = sums.div(sums.sum(axis=1), axis=0).dropna()
+    rows = [{"category": name, **bootstrap_mean(own)._asdict()} for name, own in shares.items()]
+    return pd.DataFrame(rows).assign(estimator=estimator)
+
+
+def _rms(table: pd.DataFrame) -> float:
+    return float((table["dlogp"] ** 2).mean() ** 0.5)

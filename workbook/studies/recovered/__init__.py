@@ -1,0 +1,1 @@
+"""The study of chapters/recovered: what is measured, how, and what was registered."""

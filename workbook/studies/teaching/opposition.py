@@ -1,0 +1,129 @@
+"""Study opposition: does learning need good and bad rollouts to push against one another?
+
+Advantages are r - c x mean reward of the group (`partial_baseline`), from no opposition (c = 0) to that of GRPO without
+scaling (c = 1), all with gradients of one length and at plain's rate. Beside each c: the same with permuted rewards,
+and one without the groups of equal rewards, which push below c = 1 and have nothing to compare.
+
+The noise study reads one update at the start: noise, and the share of signal, against the step's own prompts and
+against the population of prompts; and the variance-optimal baseline E[r |s|^2] / E[|s|^2], with s the gradient of a
+rollout's log-probability, as a share of the mean reward.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbook.policies.models import evaluating
+from workbook.probes.recovered import exact_gradient, flat_gradient
+from workbook.probes.step import scores
+from workbook.rollouts.sample import sample_rollouts
+from workbook.studies.bench import Bench
+from workbook.studies.teaching.masks import GROUP_SIZE, PLAIN, PROMPTS, run_arm, tuned_rates
+from workbook.theory.advantages import partial_baseline
+from workbook.theory.credit import CreditBatch
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+KNOWN = "known credit"
+NOISE_PROMPTS, DRAWS = 32, 4  # prompts of the noise study, and groups drawn of each
+
+
+@dataclass(frozen=True)
+class Opposition:
+    """A credit rule: r - share x mean reward of the group; drop_equal: 0 in groups of equal rewards."""
+
+    share: float
+    drop_equal: bool = False
+    each_step = False
+
+    def __call__(self, batch: CreditBatch) -> Float[Tensor, " B"]:
+        advantages = partial_baseline(batch.rewards, batch.group_ids, self.share)
+        return torch.where(batch.group_advantages() == 0, 0.0, advantages) if self.drop_equal else advantages
+
+
+def opposition_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Table runs of one unit: each share with true and permuted rewards, without equal groups, and known credit."""
+    world = bench.scale.name
+    lr = tuned_rates(bench, "mask_rates" if world != "world:low" else "mask_rates_plain")[PLAIN]
+    parts = []
+    for share in SHARES:
+        for arm, rule, permuted in (
+            ("rewards", Opposition(share), False),
+            ("permuted rewards", Opposition(share), True),
+            ("without equal groups", Opposition(share, drop_equal=True), False),
+        ):
+            if share == 1 and arm == "without equal groups":
+                continue  # at 1 they push nothing anyway
+            made = bench.kept(f"{arm}-{share:g}", partial(run_arm, bench, rule, lr, permuted=permuted))
+            parts.append(made.assign(arm=arm, share=share))
+    made = bench.kept(KNOWN, partial(run_arm, bench, "oracle", lr))
+    parts.append(made.assign(arm=KNOWN, share=np.nan))
+    return {"runs": pd.concat(parts, ignore_index=True)}
+
+
+def opposition_noise_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Tables of one unit: noise, a row per share of the baseline; optimal, a row per prompt."""
+    policy, task = bench.policy, bench.task
+    rows = task.dataset(NOISE_PROMPTS, bench.data_seed)
+    given = [row for row in range(NOISE_PROMPTS) for _ in range(DRAWS)]  # a group each
+    rollouts = sample_rollouts(
+        policy, task, rows.select(given), GROUP_SIZE, bench.data_seed, bench.scale.max_new_tokens
+    )
+    with evaluating(policy.model), torch.enable_grad():
+        exact = torch.stack([exact_gradient(policy, task, [prompt]).double() for prompt in rows["prompt"]])  # (P, D)
+        rewarded, plain, optimal = [], [], []
+        for prompt in range(NOISE_PROMPTS):
+            lengths, rewards = [], []
+            for draw in range(DRAWS):
+                first = (prompt * DRAWS + draw) * GROUP_SIZE
+                part = rollouts.select(slice(first, first + GROUP_SIZE))
+                scored = scores(policy.model, part).sum(1)  # (G,)
+                own = torch.stack(
+                    [flat_gradient(policy, value, keep_graph=True).double() for value in scored]
+                )  # (G, D)
+                given = part.rewards.double()
+                rewarded.append((given[:, None] * own).mean(0))
+                plain.append(given.mean() * own.mean(0))
+                lengths.append(own.square().sum(1))
+                rewards.append(given)
+            squares, given = torch.cat(lengths), torch.cat(rewards)
+            optimal.append(
+                {
+                    "prompt": prompt,
+                    "reward": float(given.mean()),
+                    "squares": float(squares.mean()),
+                    "reward_squares": float((given * squares).mean()),
+                }
+            )
+    rewarded, plain = (torch.stack(parts).unflatten(0, (NOISE_PROMPTS, DRAWS)) for parts in (rewarded, plain))
+    table = [{"share": share, **noise_of(rewarded - share * plain, exact, share)} for share in SHARES]
+    return {"noise": pd.DataFrame(table), "optimal": pd.DataFrame(optimal)}
+
+
+def noise_of(
+    gradients: Float[Tensor, "P M D"], exact: Float[Tensor, "P D"], share: float, prompts: int = PROMPTS
+) -> dict[str, float]:
+    """Noise and signal of an update on so many prompts of one group each, from M groups of P prompts.
+
+    noise: E|g - E g|^2 of an update on given prompts; own_signal: E|E g|^2 of these prompts; population_signal: the
+    squared length of the mean over all prompts. Signal is exact: the exact gradients times 1 - share / G.
+    own_share = own_signal / (own_signal + noise), population_share = population_signal / (own_signal + noise).
+    """
+    P, M, _ = gradients.shape
+    spread = gradients - gradients.mean(1, keepdim=True)
+    noise = float(spread.square().sum(2).sum(1).mean()) / (M - 1) / prompts
+    mean = exact * (1 - share / GROUP_SIZE)
+    whole, own = float(mean.sum(0).square().sum()), float(mean.square().sum())
+    across = (whole - own) / (P * (P - 1))  # mean inner product of two prompts' gradients
+    own_signal = own / P / prompts + across * (1 - 1 / prompts)
+    return {
+        "noise": noise,
+        "own_signal": own_signal,
+        "population_signal": across,
+        "own_share": own_signal / (own_signal + noise),
+        "population_share": across / (own_signal + noise),
+    }

@@ -1,0 +1,117 @@
+"""Claims about worlds, ours, and of the arena: what rows measure stands in data/results/worlds/registration.yaml.
+
+Rows of a world have its policies as units. At the scale "worlds" a unit is a world, and its number the mean over its
+policies: of all worlds but those held out.
+"""
+
+from functools import partial
+
+import pandas as pd
+
+from workbook.statistics import logs, pseudo_values, t_interval
+from workbook.studies.record import Tables, Void
+from workbook.studies.worlds.arena_outcomes import beside_plain, read_rule, rule_ends
+from workbook.studies.worlds.outcomes import EXACT, PLAIN, law, lead, over_worlds, points, predicted, read, world_tables
+
+POSITIVE, FILTERING = "positive_only", "negative_token_filtering"
+FREE = {"entropy": "entropy_minimization", "log p": "sequence_logp", "majority": "majority_vote"}  # of rewards
+VOID = 0.2  # of plain's gain: where a rule without rewards gets so much, a lead there is no matter of credit
+
+
+def ahead(tables: Tables, arm: str, base: str = PLAIN, column: str = "value", study: str = "worlds") -> pd.Series:
+    """A column at the end, one arm minus another."""
+    return read(tables, column, arm, study) - read(tables, column, base, study)
+
+
+def at_plain_rate(tables: Tables, arm: str) -> pd.Series:
+    """Value after 300 batches, an arm at plain's rate minus plain."""
+    return read(tables, "value", arm, "worlds_300_plain_rate") - read(tables, "value", PLAIN, "worlds_300")
+
+
+def gained(tables: Tables, arm: str, read=read) -> pd.Series:
+    """Pseudo-values of an arm's gain in value over plain's, a ratio of means over units."""
+    gains = [read(tables, "value", one) - read(tables, "start", one) for one in (arm, PLAIN)]
+    units = pd.concat(gains, axis=1, keys=("arm", "plain")).rename_axis("seed").reset_index()
+    return pseudo_values(units, lambda rows: float(rows["arm"].mean() / rows["plain"].mean()))
+
+
+def credited(tables: Tables, arm: str) -> pd.Series:
+    """An arm's lead over plain; Void where sharpening alone gets VOID of plain's gain or more."""
+    if (share := gained(tables, FREE["entropy"]).attrs["estimate"]) >= VOID:
+        raise Void(f"void: entropy minimisation gains {share:.2f} of what plain gains, so a lead may be that")
+    return lead(tables, arm)
+
+
+def separated(tables: Tables, rule: str, column: str = "tokens") -> pd.Series:
+    """`beside_plain` of a rule of the arena; Void where known credit itself is not clear of plain."""
+    price = t_interval(PRICE(tables))
+    if price.low <= 0:
+        text = f"{price.mean:.2f} [{price.low:.2f}, {price.high:.2f}]"
+        raise Void(f"void: known credit is {text} octaves ahead of plain, which does not separate them")
+    return beside_plain(rule_ends(tables), rule, column)
+
+
+def over(tables: Tables, arm: str, base: str = PLAIN, column: str = "tax", study: str = "worlds") -> pd.Series:
+    """A column at the end, one arm over another, a ratio."""
+    return logs(read(tables, column, arm, study) / read(tables, column, base, study))
+
+
+def unlike(tables: Tables, measure, other: str = "world:third") -> pd.Series:
+    """A measure here minus the same in another world, unit by unit; their policies have nothing in common."""
+    return measure(tables) - measure(world_tables(other, tables.folder))
+
+
+def slope(tables: Tables) -> pd.Series:
+    """Pseudo-values of the law's slope, one per world."""
+    trained = points(tables).dropna(subset="price").rename_axis("seed").reset_index()
+    return pseudo_values(trained, lambda rows: law(rows).slope)
+
+
+def off_the_line(tables: Tables) -> pd.Series:
+    """The price in a world held out minus what the line through the others says of it."""
+    on_the_line = predicted(tables).set_index("world")["mean"]
+    return lead(tables, EXACT) - on_the_line[tables.scale.removeprefix("world:")]
+
+
+PRICE, AFTER_300 = partial(lead, arm=EXACT), partial(ahead, study="worlds_300")
+NEIGHBOURS = {"P1": "prefix_credit", "P2": "ibpo", "P3": "edit_mask"}  # rules of other papers, our readings
+RULES = {"Q2 right modes": lead, "Q2 tax": over, "Q2 pass@8": partial(ahead, column="pass_at_8")}
+MEASURES = {
+    "arena": {
+        **{claim: partial(separated, rule=rule) for claim, rule in NEIGHBOURS.items()},
+        **{f"{claim} value": partial(separated, rule=rule, column="value") for claim, rule in NEIGHBOURS.items()},
+        "Q1 random": partial(gained, arm="coin_reward", read=read_rule),
+    },
+    "worlds@worlds": {
+        "Q1": slope,
+        "Q1 price": partial(over_worlds, PRICE),
+        "Q1 value": partial(over_worlds, partial(ahead, arm=EXACT)),
+    },
+    "worlds": {
+        "Q1 world": PRICE,
+        "Q1 separates": partial(ahead, arm=EXACT),
+        "Q1 held out": off_the_line,
+        "Q1 forced": partial(unlike, measure=PRICE),
+        "Q1 forced value": partial(unlike, measure=partial(read, column="value", arm=PLAIN)),
+        **{f"Q1 {name}": partial(gained, arm=arm) for name, arm in FREE.items()},
+        **{
+            f"{key}{name}": partial(measure, arm=arm)
+            for name, arm in (("", POSITIVE), (", filtering", FILTERING))
+            for key, measure in RULES.items()
+        },
+        "Q2": partial(credited, arm=POSITIVE),
+        "Q2 filtering": partial(credited, arm=FILTERING),
+    },
+    "worlds_300": {
+        "Q1 300": partial(AFTER_300, arm=EXACT),
+        "Q1 300 entropy": partial(AFTER_300, arm=FREE["entropy"]),
+        "Q2 300": partial(AFTER_300, arm=POSITIVE),
+        "Q2 300 filtering": partial(AFTER_300, arm=FILTERING),
+        "Q2 300 pass@8": partial(AFTER_300, arm=POSITIVE, column="pass_at_8"),
+    },
+    "worlds_300_plain_rate": {
+        "Q1 300 plain rate": partial(at_plain_rate, arm=EXACT),
+        "Q2 300 plain rate": partial(at_plain_rate, arm=POSITIVE),
+        "Q2 300 filtering, plain rate": partial(at_plain_rate, arm=FILTERING),
+    },
+}

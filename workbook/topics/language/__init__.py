@@ -1,9 +1,0 @@
-"""Language models at which something is decided: the questions of other rooms, asked of SmolLM2 tuned to sums (10)."""
-
-from workbook.places import lazy_names
-
-_NAMES = {  # module: what it offers
-    "topics.language.charts": "beside_chart training_chart",
-    "topics.language.claims": "beside_family",
-}
-__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)
