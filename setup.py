@@ -1,4 +1,6 @@
-"""What pyproject.toml can't say: the folder data/, which a reader sees at the top, is workbook/data/ in a wheel."""
+"""What pyproject.toml can't say: the folder data/, which a reader sees at the top, is
+workbook/data/ in a wheel.
+"""
 
 from setuptools import find_packages, setup
 

@@ -1,4 +1,5 @@
-"""TRL's GRPO script with two names changed: LoRA on your model and data, a switch of cancellation on, tokens recorded.
+"""TRL's GRPO script with two names changed: LoRA on your model and data, a switch of cancellation
+on, tokens recorded.
 
 The bundled policy, a minute on a CPU:  python examples/drop_in_lora.py
 On a GPU:  python examples/drop_in_lora.py --model Qwen/Qwen2.5-1.5B-Instruct --data openai/gsm8k --length 512
@@ -20,13 +21,18 @@ from workbook.training import CancellationConfig, CancellationTrainer
 def last_number(completions, answer, **_):
     """1 where the last number of a completion is the last one of the answer, else 0."""
     texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
-    found, wanted = ([re.findall(r"-?\d+", t.replace(",", ""))[-1:] for t in group] for group in (texts, answer))
+    found, wanted = (
+        [re.findall(r"-?\d+", t.replace(",", ""))[-1:] for t in group] for group in (texts, answer)
+    )
     return [float(a == b != []) for a, b in zip(found, wanted, strict=True)]
 
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", default=str(data_path("bundled")), help="a hub id or a folder")
-parser.add_argument("--data", help="a hub data set with the columns question and answer; clock arithmetic by default")
+parser.add_argument(
+    "--data",
+    help="a hub data set with the columns question and answer; clock arithmetic by default",
+)
 parser.add_argument("--length", type=int, default=48, help="tokens of a completion")
 parser.add_argument("--steps", type=int, default=40)
 options = parser.parse_args()
@@ -55,6 +61,8 @@ args = CancellationConfig(
     use_cpu=not torch.cuda.is_available(),
 )
 lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear")
-trainer = CancellationTrainer(options.model, last_number, args=args, train_dataset=rows, peft_config=lora)
+trainer = CancellationTrainer(
+    options.model, last_number, args=args, train_dataset=rows, peft_config=lora
+)
 trainer.train()
 main(["report", args.output_dir])  # what the steps did to the tokens

@@ -1,4 +1,5 @@
-"""A credit rule of your own, one number per token: in a trainer, and beside known credit in the arena.
+"""A credit rule of your own, one number per token: in a trainer, and beside known credit in the
+arena.
 
     python examples/own_rule.py              # trains with it, a minute on a CPU
     python examples/own_rule.py --arena      # and places it, some three minutes on two cores; resumable
@@ -16,7 +17,8 @@ from workbook.training import CancellationConfig, CancellationTrainer
 
 
 def entropy_weighted(batch):
-    """Give a token its rollout's advantage times its entropy over the rollout's mean entropy: (B, T).
+    """Give a token its rollout's advantage times its entropy over the rollout's mean entropy: (B,
+    T).
 
     batch: a `workbook.theory.CreditBatch`; what it has to offer is in its help.
     """

@@ -1,10 +1,12 @@
-"""TRL's own GRPOTrainer, unchanged: its log with token ids, its tokens recorded, and what both say of the run.
+"""TRL's own GRPOTrainer, unchanged: its log with token ids, its tokens recorded, and what both say
+of the run.
 
     python examples/plain_trl.py             # a minute on a CPU
     python -m workbook report out/plain_trl  # the same, of any such folder
 
-`log_ids` is a reward function of weight 0 that writes each completion's token ids, so that a report counts tokens and
-not words. `TokenRecord` writes what each step did to its tokens. Neither changes a bit of what is trained.
+`log_ids` is a reward function of weight 0 that writes each completion's token ids, so that a report
+counts tokens and not words. `TokenRecord` writes what each step did to its tokens. Neither changes
+a bit of what is trained.
 """
 
 import argparse
@@ -42,4 +44,6 @@ trainer.train()
 main(["report", f"{args.output_dir}/completions"])  # what was logged: every rollout, by its ids
 main(["report", args.output_dir])  # what was recorded: every token's push and change
 tokens = load_run(args.output_dir).tokens(1)
-print(tokens.groupby("token", observed=True)["push"].agg(["sum", "count"]).sort_values("sum").tail())
+print(
+    tokens.groupby("token", observed=True)["push"].agg(["sum", "count"]).sort_values("sum").tail()
+)

@@ -1,10 +1,12 @@
-"""A tool that the model may call, two rewards with weights, and the tokens that were trained: the tool's are not.
+"""A tool that the model may call, two rewards with weights, and the tokens that were trained: the
+tool's are not.
 
     python examples/tools.py                                  # Qwen3-0.6B from the hub, on a GPU
     python examples/tools.py --model FOLDER --steps 2         # any model whose chat template can call tools
 
-TRL runs the tool and goes on; what it wrote stands in the completion and is masked from the loss, from credit rules and
-from every count of cancellation. `rollout_func` and `environment_factory` are taken, too, as GRPOTrainer takes them.
+TRL runs the tool and goes on; what it wrote stands in the completion and is masked from the loss,
+from credit rules and from every count of cancellation. `rollout_func` and `environment_factory` are
+taken, too, as GRPOTrainer takes them.
 """
 
 import argparse
@@ -36,7 +38,9 @@ def right(completions, answer, **_):
 
 def called(completions, **_):
     """1 where a tool was called, else 0."""
-    return [float(any(message["role"] == "tool" for message in messages)) for messages in completions]
+    return [
+        float(any(message["role"] == "tool" for message in messages)) for messages in completions
+    ]
 
 
 parser = argparse.ArgumentParser()
@@ -52,7 +56,10 @@ args = CancellationConfig("out/tools", reward_weights=[1.0, 0.2], max_completion
                           per_device_train_batch_size=8, num_generations=4, loss_type="dr_grpo", record_tokens=10,
                           trim_padding=True, chat_template_kwargs={"enable_thinking": False}, logging_steps=1,
                           report_to="none", use_cpu=not torch.cuda.is_available())  # fmt: skip
-trainer = CancellationTrainer(options.model, [right, called], args=args, train_dataset=rows, tools=[multiply])
+trainer = CancellationTrainer(
+    options.model, [right, called], args=args, train_dataset=rows, tools=[multiply]
+)
 trainer.train()
 tokens = read_rollouts(args.output_dir)
-print(tokens.groupby("stopped", observed=True)["push"].agg(["count", "sum"]))  # "tool": what multiply wrote
+# "tool": what multiply wrote
+print(tokens.groupby("stopped", observed=True)["push"].agg(["count", "sum"]))

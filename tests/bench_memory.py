@@ -18,7 +18,13 @@ from workbook.probes import TokenExplainer, cancellation_index, coupling_by_conf
 from workbook.rollouts import Rollouts
 from workbook.theory import group_advantages
 
-SHAPE = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3}  # SmolLM2
+# SmolLM2
+SHAPE = {
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+}
 
 
 def explain_token(policy, rollouts, **settings):
@@ -37,10 +43,19 @@ CASES = {  # probe, rollouts, tokens of each, rows of a pass
 def made_up(layers: int, words: int, rollouts: int, length: int) -> tuple[Policy, Rollouts]:
     """A random policy, and groups of 8 rollouts of random words, half of them with a reward."""
     torch.manual_seed(0)
-    config = LlamaConfig(**SHAPE, num_hidden_layers=layers, vocab_size=words, tie_word_embeddings=True)
+    config = LlamaConfig(
+        **SHAPE, num_hidden_layers=layers, vocab_size=words, tie_word_embeddings=True
+    )
     rows, ones = torch.arange(rollouts), torch.ones(rollouts, length, dtype=torch.long)
-    given = {"prompt_ids": torch.randint(words, (rollouts, 16))[rows // 8], "prompt_mask": ones[:, :1].repeat(1, 16)}
-    given |= {"completion_ids": torch.randint(words, ones.shape), "completion_mask": ones, "old_logps": ones * 0.0}
+    given = {
+        "prompt_ids": torch.randint(words, (rollouts, 16))[rows // 8],
+        "prompt_mask": ones[:, :1].repeat(1, 16),
+    }
+    given |= {
+        "completion_ids": torch.randint(words, ones.shape),
+        "completion_mask": ones,
+        "old_logps": ones * 0.0,
+    }
     given |= {
         "group_ids": rows // 8,
         "rewards": rows % 2 * 1.0,
@@ -51,10 +66,16 @@ def made_up(layers: int, words: int, rollouts: int, length: int) -> tuple[Policy
 
 def peak_of(call) -> float:
     """The most bytes that torch held during a call beside what was there before."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
         call()
-    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+    events = [
+        event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
+    return max(
+        accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
+    )
 
 
 def main(case: str) -> None:
@@ -64,9 +85,16 @@ def main(case: str) -> None:
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
     loaded, start = used_mib("cpu"), time.process_time()
     probe(*given, **({"batch_size": rows} if rows else {}))
-    print(f"{case}: {time.process_time() - start:.1f} s, {peak_used_mib('cpu') - loaded:,.0f} MiB", flush=True)
+    print(
+        f"{case}: {time.process_time() - start:.1f} s, {peak_used_mib('cpu') - loaded:,.0f} MiB",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or CASES:
-        main(name) if len(sys.argv) > 1 else subprocess.run([sys.executable, __file__, name], check=True)
+        (
+            main(name)
+            if len(sys.argv) > 1
+            else subprocess.run([sys.executable, __file__, name], check=True)
+        )

@@ -1,10 +1,13 @@
-"""How tests keep to one another's peace, and a trainer for those of training: bundled policy, task, small settings."""
+"""How tests keep to one another's peace, and a trainer for those of training: bundled policy, task,
+small settings.
+"""
 
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # nothing is compiled; bitsandbytes would load the compiler: 1 s of 6
+# nothing is compiled; bitsandbytes would load the compiler: 1 s of 6
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:  # one core each, for the processes that it starts, too
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -28,8 +31,15 @@ LONGEST = re.compile(
 
 def pytest_addoption(parser):
     group = parser.getgroup("any CPU")
-    group.addoption("--trains", metavar="FILE", help="write the tests in which an optimizer steps (without -n)")
-    group.addoption("--perturb", metavar="SEED", type=int, help="perturb the weights that tests start from, by 1e-6")
+    group.addoption(
+        "--trains", metavar="FILE", help="write the tests in which an optimizer steps (without -n)"
+    )
+    group.addoption(
+        "--perturb",
+        metavar="SEED",
+        type=int,
+        help="perturb the weights that tests start from, by 1e-6",
+    )
 
 
 @pytest.hookimpl(trylast=True)
@@ -42,7 +52,8 @@ def pytest_configure(config):
         os.environ["WORKBOOK_PERTURB"] = str(seed)
     if trains or seed is not None:
         hook_processes()
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it sends to the background
+    # as a shell starts what it sends to the background
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" in os.environ:
         show_prints_of_a_worker(config.pluginmanager)
@@ -72,18 +83,23 @@ def pytest_sessionfinish(session):
     if not (trains := session.config.getoption("--trains")):
         return
     lines = set(Path(trains).read_text(encoding="utf-8").splitlines())
-    tests = [item.nodeid for item in session.items if item.nodeid in lines or fixtures_of(item) & lines]
+    tests = [
+        item.nodeid for item in session.items if item.nodeid in lines or fixtures_of(item) & lines
+    ]
     Path(trains).write_text("".join(f"{test}\n" for test in sorted(tests)), encoding="utf-8")
 
 
 def fixtures_of(item) -> set[str]:
     info = getattr(item, "_fixtureinfo", None)
     names = info.name2fixturedefs.items() if info else ()
-    return {f"{definition.baseid}::{name}" for name, definitions in names for definition in definitions}
+    return {
+        f"{definition.baseid}::{name}" for name, definitions in names for definition in definitions
+    }
 
 
 def show_prints_of_a_worker(plugins):
-    """A worker's standard output leads nowhere: send what tests print with capture disabled to standard error.
+    """A worker's standard output leads nowhere: send what tests print with capture disabled to
+    standard error.
 
     Its own reporter, which wrote there as well, goes: the first process reports.
     """
@@ -97,7 +113,9 @@ def show_prints_of_a_worker(plugins):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """What is imported stays: collecting garbage passes over it, now and each time that a trainer asks for it."""
+    """What is imported stays: collecting garbage passes over it, now and each time that a trainer
+    asks for it.
+    """
     gc.disable()
     try:
         return (yield)
@@ -110,7 +128,8 @@ def pytest_collection():
 def pytest_collection_modifyitems(items):
     """What lasts longest comes first, so that no worker is left alone with it at the end.
 
-    Chapters in the browser, the later ones first, since they train; then other pages; then files that start processes.
+    Chapters in the browser, the later ones first, since they train; then other pages; then files
+    that start processes.
     """
 
     def rank(item):
@@ -124,7 +143,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """A file's tests go to one worker; while there are others, only the first takes those with a browser.
+    """A file's tests go to one worker; while there are others, only the first takes those with a
+    browser.
 
     Two chapters at once would slow each other down.
     """
@@ -142,7 +162,9 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture
 def make_trainer(tmp_path):
-    """Build a trainer of the given class on the bundled policy, or one given, and task; settings override SMALL."""
+    """Build a trainer of the given class on the bundled policy, or one given, and task; settings
+    override SMALL.
+    """
 
     def make(trainer_class, config_class, policy=None, **settings):
         args = config_class(output_dir=str(tmp_path / trainer_class.__name__), **SMALL | settings)

@@ -1,6 +1,8 @@
-"""Train a run through the command line in several processes; train it again, stop it on the way, and go on with it.
+"""Train a run through the command line in several processes; train it again, stop it on the way,
+and go on with it.
 
-ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 tests/distributed_runs.py CONFIG WHOLE STOPPED
+ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 tests/distributed_runs.py
+CONFIG WHOLE STOPPED
 """
 
 import sys

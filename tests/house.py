@@ -1,10 +1,12 @@
-"""How the house is cut: what each chapter imports and reaches, found by reading the code without running it.
+"""How the house is cut: what each chapter imports and reaches, found by reading the code without
+running it.
 
     python tests/house.py                    a row per chapter, the medians, and each folder's lines
     python tests/house.py --research COMMIT  the research code's modules and lines, in a commit and now
 
-A chapter reaches what it names, and what that names in turn, along the syntax tree. A package's face (an `__init__`
-that hands names on) is one module where a chapter imports it, and no module where what it hands on is reached.
+A chapter reaches what it names, and what that names in turn, along the syntax tree. A package's
+face (an `__init__` that hands names on) is one module where a chapter imports it, and no module
+where what it hands on is reached.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 Definition = tuple[str, str]  # module, name
-# Code that a reader meets only when re-measuring: what is registered and judged, every study, making policies
+# Code that a reader meets only when re-measuring: what is registered and judged, every study,
+# making policies
 RESEARCH = re.compile(  # before and after these rooms were set apart
     r"workbook/(studies/.*|claims/.*|policies/(family|sft|tuned|worlds)|topics/[a-z]+/([a-z]*claims|study|questions"
     r"|outcomes|arena_outcomes|neighbours|equal_weights|loss_types|steps)|topics/worlds/(arena|probes)"
@@ -46,7 +49,9 @@ def names_of(statement: ast.stmt) -> list[str]:
         return [statement.name]
     if isinstance(statement, ast.Assign | ast.AnnAssign):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        return [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+        return [
+            node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)
+        ]
     return []
 
 
@@ -70,9 +75,9 @@ def imported(node: ast.AST, package: str) -> dict[str, tuple[str, str | None]]:
         if isinstance(statement, ast.ImportFrom):
             base = statement.module or ""
             if statement.level:
-                base = ".".join([*package.split(".")[: len(package.split(".")) - statement.level + 1], base]).rstrip(
-                    "."
-                )
+                base = ".".join(
+                    [*package.split(".")[: len(package.split(".")) - statement.level + 1], base]
+                ).rstrip(".")
             for alias in statement.names:
                 inner = f"{base}.{alias.name}"
                 if inner in FILES:
@@ -140,7 +145,9 @@ def chapter_imports(path: Path) -> dict[str, tuple[str, str | None]]:
 
 
 def chapters() -> dict[str, dict]:
-    """{chapter: modules imported, definitions reached, modules reached}; a module taken whole counts as its room."""
+    """{chapter: modules imported, definitions reached, modules reached}; a module taken whole
+    counts as its room.
+    """
     table = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         imports = chapter_imports(path)
@@ -150,7 +157,8 @@ def chapters() -> dict[str, dict]:
         reached = reach(start)
         table[path.stem] = {
             "imports": {
-                module if name or "." not in module else module.rpartition(".")[0] for module, name in imports.values()
+                module if name or "." not in module else module.rpartition(".")[0]
+                for module, name in imports.values()
             },
             "definitions": reached,
             "modules": {module for module, _ in reached},
@@ -159,7 +167,9 @@ def chapters() -> dict[str, dict]:
 
 
 def own_folders(table: dict[str, dict]) -> dict[str, dict[str, list[str]]]:
-    """{chapter: {folder: modules that no other chapter reaches}}, of modules that more than one place could hold."""
+    """{chapter: {folder: modules that no other chapter reaches}}, of modules that more than one
+    place could hold.
+    """
     own = {}
     for name, row in table.items():
         others = set().union(*(other["modules"] for key, other in table.items() if key != name))
@@ -176,7 +186,9 @@ def lines(definitions_reached: set[Definition]) -> int:
         (module, line)
         for module, name in definitions_reached
         if not name.startswith("_")
-        for line in range(definitions(module)[name].lineno, definitions(module)[name].end_lineno + 1)
+        for line in range(
+            definitions(module)[name].lineno, definitions(module)[name].end_lineno + 1
+        )
     }
     return len(places)
 
@@ -204,13 +216,20 @@ def research_lines(commit: str | None = None) -> dict[str, int]:
             if RESEARCH.fullmatch(path.relative_to(ROOT).as_posix())
         }
     git = ["git", "-C", str(ROOT)]
-    names = subprocess.check_output([*git, "ls-tree", "-r", "--name-only", commit, "workbook"], text=True).split()
+    names = subprocess.check_output(
+        [*git, "ls-tree", "-r", "--name-only", commit, "workbook"], text=True
+    ).split()
     chosen = [name for name in names if RESEARCH.fullmatch(name)]
-    return {name: subprocess.check_output([*git, "show", f"{commit}:{name}"]).count(b"\n") for name in chosen}
+    return {
+        name: subprocess.check_output([*git, "show", f"{commit}:{name}"]).count(b"\n")
+        for name in chosen
+    }
 
 
 def print_research(before: str) -> None:
-    """Print the modules of the research code in a commit and now: how many lines, what has left, and what is new."""
+    """Print the modules of the research code in a commit and now: how many lines, what has left,
+    and what is new.
+    """
     old, new = research_lines(before), research_lines()
     for name, rows in (("then", old), ("now", new)):
         print(f"{name}: {len(rows)} modules, {sum(rows.values()):,} lines")
@@ -231,11 +250,22 @@ def main() -> None:
     table = chapters()
     own = own_folders(table)
     total = sum(path.read_text(encoding="utf-8").count("\n") for path in FILES.values())
-    print(f"{len(FILES)} modules, {total} lines, {len(list((ROOT / 'workbook').glob('*.py')))} files in the root")
-    print(f"{'chapter':<30}{'imports':>9}{'reaches':>9}{'lines':>8}  folders of modules that it alone reaches")
+    print(
+        f"{len(FILES)} modules, {total} lines, {len(list((ROOT / 'workbook').glob('*.py')))} files"
+        " in the root"
+    )
+    print(
+        f"{'chapter':<30}{'imports':>9}{'reaches':>9}{'lines':>8}  folders of modules that it alone"
+        " reaches"
+    )
     for name, row in table.items():
-        folders = ", ".join(f"{folder.removeprefix('workbook.')} ({len(own[name][folder])})" for folder in own[name])
-        print(f"{name:<30}{len(row['imports']):>9}{len(row['modules']):>9}{lines(row['definitions']):>8}  {folders}")
+        folders = ", ".join(
+            f"{folder.removeprefix('workbook.')} ({len(own[name][folder])})" for folder in own[name]
+        )
+        print(
+            f"{name:<30}{len(row['imports']):>9}{len(row['modules']):>9}{lines(row['definitions']):>8}"
+            f"  {folders}"
+        )
     print(
         f"{'median':<30}{median(len(row['imports']) for row in table.values()):>9}"
         f"{median(len(row['modules']) for row in table.values()):>9}"

@@ -4,10 +4,10 @@
     python tests/portable.py "as is" "seed 1"     some
     python tests/portable.py --anew               records them again
 
-Other CPUs have other instructions and other matrix products, so a training ends in other weights there; it does as well
-if the last bits of its first weights are perturbed. A test that leans on what a training in it happened to reach fails
-in one of these settings. Which tokens a seed draws differs by those last bits alone: torch draws with its own generator
-on every CPU.
+Other CPUs have other instructions and other matrix products, so a training ends in other weights
+there; it does as well if the last bits of its first weights are perturbed. A test that leans on
+what a training in it happened to reach fails in one of these settings. Which tokens a seed draws
+differs by those last bits alone: torch draws with its own generator on every CPU.
 """
 
 import argparse
@@ -30,9 +30,15 @@ SETTINGS = {  # name: environment, options of pytest
 }
 # Of perturbed weights: those for which it means nothing, and those of more than a minute.
 NOT_PERTURBED = {
-    "test_worlds.py::test_worlds_of_another_reward_share": "compares loaded weights with their file, bit for bit",
-    "test_language.py::test_the_rounded_adapter_merged": "compares loaded weights with their file, bit for bit",
-    "test_laboratory.py::test_the_form_refuses_tries": "takes a minute, and asserts nothing of what its runs reach",
+    "test_worlds.py::test_worlds_of_another_reward_share": (
+        "compares loaded weights with their file, bit for bit"
+    ),
+    "test_language.py::test_the_rounded_adapter_merged": (
+        "compares loaded weights with their file, bit for bit"
+    ),
+    "test_laboratory.py::test_the_form_refuses_tries": (
+        "takes a minute, and asserts nothing of what its runs reach"
+    ),
 }
 
 
@@ -47,7 +53,9 @@ def pytest_of(arguments: list[str], environment: dict[str, str], log: Path) -> s
 
 def record_list() -> str:
     """Run all tests without a browser once, to see which of them train."""
-    return pytest_of(["--trains", str(LIST), "tests", "--ignore", "tests/browser"], {}, FOLDER / "recording.log")
+    return pytest_of(
+        ["--trains", str(LIST), "tests", "--ignore", "tests/browser"], {}, FOLDER / "recording.log"
+    )
 
 
 def tests_of(options: list[str]) -> list[str]:
@@ -60,7 +68,9 @@ def tests_of(options: list[str]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("settings", nargs="*", metavar="SETTING", help=f"of {', '.join(SETTINGS)}; by default all")
+    parser.add_argument(
+        "settings", nargs="*", metavar="SETTING", help=f"of {', '.join(SETTINGS)}; by default all"
+    )
     parser.add_argument("--anew", action="store_true", help="record again which tests train")
     args = parser.parse_args()
     if unknown := set(args.settings) - set(SETTINGS):
@@ -71,7 +81,11 @@ def main() -> int:
     failed = False
     for name in args.settings or SETTINGS:
         environment, options = SETTINGS[name]
-        tests, log, ids = tests_of(options), FOLDER / f"{name.replace(' ', '_')}.log", FOLDER / "ids.txt"
+        tests, log, ids = (
+            tests_of(options),
+            FOLDER / f"{name.replace(' ', '_')}.log",
+            FOLDER / "ids.txt",
+        )
         ids.write_text("".join(f"{test}\n" for test in tests), encoding="utf-8")
         closing = pytest_of([*options, f"@{ids}"], environment, log)
         print(f"{name:<24}{len(tests)} tests: {closing}  ({log})", flush=True)

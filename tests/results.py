@@ -18,7 +18,9 @@ def add_unit(
     registration: str | None = None,
     modified: bool = False,
 ) -> None:
-    """A unit with tables, of a policy, measured under the registration of a hash, in place of any that is there."""
+    """A unit with tables, of a policy, measured under the registration of a hash, in place of any
+    that is there.
+    """
     remove_unit(folder, study, scale, unit)
     policy = policy or f"{scale},seed={unit}"
     facts = {"registration": registration, "git": {"commit": "c0ffee", "modified": modified}}
@@ -42,10 +44,14 @@ def replace_table(path: Path, table: pd.DataFrame) -> None:
 
 
 def write_text(folder: Path, study: str, text: str | None, note: str = "") -> None:
-    """State a study's registration, or a note on it, in place of any that stands there; None: it stands no longer."""
+    """State a study's registration, or a note on it, in place of any that stands there; None: it
+    stands no longer.
+    """
     path = experiment_folder(study, folder) / FILE
     texts = documents(path.read_bytes().decode()) if path.exists() else {}
     texts |= {(study, note): text}
-    parts = [f"--- # {' '.join(key).strip()}\n{text}" for key, text in texts.items() if text is not None]
+    parts = [
+        f"--- # {' '.join(key).strip()}\n{text}" for key, text in texts.items() if text is not None
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes("".join(parts).encode())

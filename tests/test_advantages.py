@@ -1,4 +1,6 @@
-"""Advantages against their definitions written out rollout by rollout, and the properties every estimator must have."""
+"""Advantages against their definitions written out rollout by rollout, and the properties every
+estimator must have.
+"""
 
 import math
 
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 
 from workbook.theory import ESTIMATORS, group_advantages, prefix_credit
 
-batches = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.3, 1.0]), st.integers(-3, 3)), min_size=1, max_size=24)
+batches = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.1, 0.3, 1.0]), st.integers(-3, 3)), min_size=1, max_size=24
+)
 
 
 def unzip(batch):
@@ -30,7 +34,9 @@ def by_hand(rewards, groups, estimator):
                 "grpo": grpo,
                 "dr_grpo": reward - mean,
                 "rloo": reward - (math.fsum(own) - reward) / others if others else 0.0,
-                "reinforce": reward - math.fsum(rewards) / len(rewards) if len(set(own)) > 1 else 0.0,
+                "reinforce": (
+                    reward - math.fsum(rewards) / len(rewards) if len(set(own)) > 1 else 0.0
+                ),
                 "positive_only": max(grpo, 0.0),
                 "negative_only": min(grpo, 0.0),
             }[estimator]
@@ -45,7 +51,9 @@ def test_equals_the_definition(estimator, batch):
     rewards, groups = unzip(batch)
     advantages = group_advantages(rewards, groups, estimator)
     assert advantages.dtype == torch.float64
-    torch.testing.assert_close(advantages, by_hand(rewards.tolist(), groups.tolist(), estimator), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(
+        advantages, by_hand(rewards.tolist(), groups.tolist(), estimator), rtol=1e-9, atol=1e-11
+    )
 
 
 def test_grpo_is_trl():
@@ -103,7 +111,9 @@ def test_refusals_say_what_is_wrong(rewards, groups, estimator, words):
 def prefix_credit_by_hand(rewards, ids, mask, groups, i, t):
     def alive(prefix):
         return [
-            j for j in range(len(rewards)) if groups[j] == groups[i] and mask[j][t] and ids[j][: len(prefix)] == prefix
+            j
+            for j in range(len(rewards))
+            if groups[j] == groups[i] and mask[j][t] and ids[j][: len(prefix)] == prefix
         ]
 
     if not mask[i][t]:
@@ -118,13 +128,27 @@ def prefix_credit_by_hand(rewards, ids, mask, groups, i, t):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), size=st.integers(1, 10), width=st.integers(1, 5))
 def test_prefix_credit_equals_the_definition(data, size, width):
-    ids = data.draw(st.lists(st.lists(st.integers(0, 1), min_size=width, max_size=width), min_size=size, max_size=size))
+    ids = data.draw(
+        st.lists(
+            st.lists(st.integers(0, 1), min_size=width, max_size=width),
+            min_size=size,
+            max_size=size,
+        )
+    )
     lengths = data.draw(st.lists(st.integers(0, width), min_size=size, max_size=size))
     groups = data.draw(st.lists(st.sampled_from([9, -4]), min_size=size, max_size=size))
     rewards = data.draw(st.lists(st.sampled_from([0.0, 0.1, 1.0]), min_size=size, max_size=size))
     mask = [[int(t < length) for t in range(width)] for length in lengths]
     advantages = prefix_credit(
-        torch.tensor(rewards, dtype=torch.float64), torch.tensor(ids), torch.tensor(mask), torch.tensor(groups)
+        torch.tensor(rewards, dtype=torch.float64),
+        torch.tensor(ids),
+        torch.tensor(mask),
+        torch.tensor(groups),
     )
-    expected = [[prefix_credit_by_hand(rewards, ids, mask, groups, i, t) for t in range(width)] for i in range(size)]
-    torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12)
+    expected = [
+        [prefix_credit_by_hand(rewards, ids, mask, groups, i, t) for t in range(width)]
+        for i in range(size)
+    ]
+    torch.testing.assert_close(
+        advantages, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12
+    )

@@ -8,10 +8,20 @@ import torch
 
 from workbook.chapters.batching.toy import check_in_step
 from workbook.chapters.drift.explore import check_prefix_credit
-from workbook.chapters.exchange.explore import check_positive_only, check_symmetric_clip, check_unequal_weights
+from workbook.chapters.exchange.explore import (
+    check_positive_only,
+    check_symmetric_clip,
+    check_unequal_weights,
+)
 from workbook.chapters.exercises import check_fits, check_reward
 from workbook.chapters.flips.explore import check_shares, check_words
-from workbook.chapters.groups.explore import OPENINGS, check_net_push, check_rloo, check_shared_push, check_signs
+from workbook.chapters.groups.explore import (
+    OPENINGS,
+    check_net_push,
+    check_rloo,
+    check_shared_push,
+    check_signs,
+)
 from workbook.chapters.softmax.explore import check_coupling, check_rivals
 from workbook.theory import coupling_kernel, group_advantages, surrogate_weights
 
@@ -38,7 +48,8 @@ def square(x):
 
 def kernel_with(residual, near):
     return lambda hidden, logits, tokens: (
-        near(hidden) * (residual(logits.softmax(-1), torch.nn.functional.one_hot(tokens, logits.shape[1])))
+        near(hidden)
+        * (residual(logits.softmax(-1), torch.nn.functional.one_hot(tokens, logits.shape[1])))
     )
 
 
@@ -52,7 +63,9 @@ def ppo(ratios, advantages, low, high):
 
 
 def words_from(first, before_first=True):
-    """Numbers of words by a counter from `first` on; before_first: a space before the first token raises it, too."""
+    """Numbers of words by a counter from `first` on; before_first: a space before the first token
+    raises it, too.
+    """
 
     def words(tokens):
         numbers = []
@@ -103,7 +116,11 @@ ANSWERS = [
     (check_net_push, net_push(leave_one_out, sign=-1), "sign is turned round"),
     (check_net_push, net_push(np.mean), "mean of the whole group"),
     (check_net_push, lambda tokens, rewards, p: p, "sum to 1 over the words"),
-    (check_net_push, lambda tokens, rewards, p: [0.5, -0.5, 0], "word 2 should be -0.8, but yours is 0."),
+    (
+        check_net_push,
+        lambda tokens, rewards, p: [0.5, -0.5, 0],
+        "word 2 should be -0.8, but yours is 0.",
+    ),
     (check_signs, None, "Not answered yet"),
     (check_signs, BEST, "Right"),
     (check_signs, [-s for s in BEST], "`so` gets -3"),
@@ -111,15 +128,27 @@ ANSWERS = [
     (check_signs, [1] * 7, "there are 7"),
     (check_coupling, lambda h, z, y: coupling_kernel(h, z, y), "Right"),
     (check_coupling, kernel_with(lambda p, e: square(e - p), square), "Right"),
-    (check_coupling, kernel_with(lambda p, e: square(e - p), lambda h: 1.0), "inner product of the scores e - p alone"),
+    (
+        check_coupling,
+        kernel_with(lambda p, e: square(e - p), lambda h: 1.0),
+        "inner product of the scores e - p alone",
+    ),
     (
         check_coupling,
         lambda h, z, y: square(h) * square(torch.nn.functional.one_hot(y) - z.softmax(-1)),
         "RuntimeError",
     ),
     (check_coupling, kernel_with(lambda p, e: square(p), square), "p alone"),
-    (check_coupling, kernel_with(lambda p, e: square(e - p), lambda h: square(h / h.norm(dim=1)[:, None])), "cosine"),
-    (check_coupling, lambda h, z, y: coupling_kernel(h, z, y) * (y[:, None] == y), "different tokens K is not 0"),
+    (
+        check_coupling,
+        kernel_with(lambda p, e: square(e - p), lambda h: square(h / h.norm(dim=1)[:, None])),
+        "cosine",
+    ),
+    (
+        check_coupling,
+        lambda h, z, y: coupling_kernel(h, z, y) * (y[:, None] == y),
+        "different tokens K is not 0",
+    ),
     (check_rivals, {"same": False, "angle": 0.0, "rivalry": 0.95}, "Right"),
     (check_rivals, {"same": True}, "same token"),
     (check_rivals, {"same": False}, "which setting"),
@@ -136,37 +165,89 @@ ANSWERS = [
     (check_symmetric_clip, clipped, "Right"),
     (check_symmetric_clip, ppo, "PPO's clipping"),
     (check_symmetric_clip, lambda r, a, low, high: r.clamp(low, high), "clamp"),
-    (check_symmetric_clip, lambda r, a, low, high: clipped(r, a, low, high) * a, "without the advantage"),
-    (check_symmetric_clip, lambda r, a, low, high: (clipped(r, a, low, high) > 0).double(), "not 1"),
-    (check_symmetric_clip, lambda r, a, low, high: r.clamp(low, high) * a, "the objective, not its slope"),
-    (check_symmetric_clip, lambda r, a, low, high: torch.minimum(r * a, r.clamp(low, high) * a), "PPO's objective"),
+    (
+        check_symmetric_clip,
+        lambda r, a, low, high: clipped(r, a, low, high) * a,
+        "without the advantage",
+    ),
+    (
+        check_symmetric_clip,
+        lambda r, a, low, high: (clipped(r, a, low, high) > 0).double(),
+        "not 1",
+    ),
+    (
+        check_symmetric_clip,
+        lambda r, a, low, high: r.clamp(low, high) * a,
+        "the objective, not its slope",
+    ),
+    (
+        check_symmetric_clip,
+        lambda r, a, low, high: torch.minimum(r * a, r.clamp(low, high) * a),
+        "PPO's objective",
+    ),
     (check_symmetric_clip, lambda r, a, low, high: r, "should get the weight 0"),
     (check_shares, shares_by(lambda d, eps: (d > eps, d < -eps, d.abs() <= eps)), "Right"),
     (check_shares, shares_by(lambda d, eps: (d > eps, d.abs() <= eps, d < -eps)), "stable second"),
     (check_shares, shares_by(lambda d, eps: (d >= eps, d <= -eps, d.abs() < eps)), "not >= eps"),
     (check_positive_only, lambda r, g: group_advantages(r, g, "positive_only"), "Right"),
     (check_positive_only, lambda r, g: group_advantages(r, g, "grpo"), "still there"),
-    (check_positive_only, lambda r, g: group_advantages(r, g, "dr_grpo").clamp(min=0), "standard deviation"),
+    (
+        check_positive_only,
+        lambda r, g: group_advantages(r, g, "dr_grpo").clamp(min=0),
+        "standard deviation",
+    ),
     (check_positive_only, lambda r, g: r, "without a baseline"),
     (check_positive_only, lambda r, g: None, "Not answered"),
     (check_prefix_credit, step_advantages, "Right"),
-    (check_prefix_credit, lambda r, ids: (r - r.mean())[:, None].expand(4, 3), "group's advantage on every token"),
+    (
+        check_prefix_credit,
+        lambda r, ids: (r - r.mean())[:, None].expand(4, 3),
+        "group's advantage on every token",
+    ),
     (check_prefix_credit, lambda r, ids: -step_advantages(r, ids), "turned round"),
     (check_prefix_credit, lambda r, ids: r, "returned the shape"),
-    (check_prefix_credit, lambda r, ids: step_advantages(r, ids) + 0.2, "position (0, 0) should be -0.1667"),
+    (
+        check_prefix_credit,
+        lambda r, ids: step_advantages(r, ids) + 0.2,
+        "position (0, 0) should be -0.1667",
+    ),
     (check_prefix_credit, lambda r, ids: None, "Not answered"),
     (check_words, words_from(0, before_first=False), "Right"),
     (check_words, words_from(0), "begin with 0, with a space"),
     (check_words, words_from(-1), "begin with 0, with a space"),
     (check_words, lambda tokens: [0, 0, 0, 1, 2, 2, 3, 4, 4, 4], "full stop"),
-    (check_reward, lambda text, answer: float("answer is" in text and behind(text).split()[:1] == [answer]), "Right"),
+    (
+        check_reward,
+        lambda text, answer: float("answer is" in text and behind(text).split()[:1] == [answer]),
+        "Right",
+    ),
     (check_reward, lambda text, answer: float(answer in text), "'so the answer is 12'"),
-    (check_reward, lambda text, answer: float(behind(text).strip().startswith(answer)), "'so the answer is 23'"),
-    (check_reward, lambda text, answer: float(re.findall(r"\d+", behind(text))[:1] == [answer]), "another sign"),
+    (
+        check_reward,
+        lambda text, answer: float(behind(text).strip().startswith(answer)),
+        "'so the answer is 23'",
+    ),
+    (
+        check_reward,
+        lambda text, answer: float(re.findall(r"\d+", behind(text))[:1] == [answer]),
+        "another sign",
+    ),
     (check_reward, lambda text, answer: float(text.split()[-1:] == [answer]), "'I give up 2'"),
-    (check_reward, lambda text, answer: float("answer is" in text and behind(text).strip() == answer), "before a `;`"),
-    (check_reward, lambda text, answer: float(behind(text).split()[:1] == [answer]), "never says `answer is`"),
-    (check_reward, lambda text, answer: float(f"answer is {answer} " in text + " "), "the last is 7"),
+    (
+        check_reward,
+        lambda text, answer: float("answer is" in text and behind(text).strip() == answer),
+        "before a `;`",
+    ),
+    (
+        check_reward,
+        lambda text, answer: float(behind(text).split()[:1] == [answer]),
+        "never says `answer is`",
+    ),
+    (
+        check_reward,
+        lambda text, answer: float(f"answer is {answer} " in text + " "),
+        "the last is 7",
+    ),
     (check_fits, {"gradient_checkpointing": True}, "Right"),
     (check_fits, {"lora": 4}, "its largest part, 'kept for backward'"),
 ]
@@ -178,7 +259,9 @@ def test_a_check_says_what_went_wrong(check, answer, words, capsys):
     assert words in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("answer", [[0], 1j, lambda gap, p: [1, 2], lambda gap, p: object(), lambda gap, p: None])
+@pytest.mark.parametrize(
+    "answer", [[0], 1j, lambda gap, p: [1, 2], lambda gap, p: object(), lambda gap, p: None]
+)
 def test_an_answer_that_is_no_number_gets_one_sentence(answer, capsys):
     check_in_step(answer)
     assert len(capsys.readouterr().out.strip().splitlines()) == 1

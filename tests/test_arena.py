@@ -1,4 +1,6 @@
-"""The arena: budgets, rates and rows by hand, the audit's numbers, contests that go on where they were."""
+"""The arena: budgets, rates and rows by hand, the audit's numbers, contests that go on where they
+were.
+"""
 
 import shutil
 from itertools import product
@@ -26,7 +28,10 @@ from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.views.style import to_spec
 
-RULE_SPEED = {rule: 0.7 + 0.02 * k for k, rule in enumerate(arena.RULES)} | {arena.RANDOM: 0.01, "ibpo": 1.0}
+RULE_SPEED = {rule: 0.7 + 0.02 * k for k, rule in enumerate(arena.RULES)} | {
+    arena.RANDOM: 0.01,
+    "ibpo": 1.0,
+}
 MIX_SPEED = {arena.MIX: 1.2}
 
 
@@ -43,27 +48,42 @@ def folder(tmp_path_factory):
         speeds = {"worlds_rates": SPEED | {"oracle": 1.4}, "arena_rates": RULE_SPEED}
         for name, speed in speeds.items():
             rates = [
-                run(rule, speed[rule] * (1 - 0.2 * abs(k)), 0.2 + 0.02 * policy, lr=6e-4 * 2.0**k, policy=policy)
+                run(
+                    rule,
+                    speed[rule] * (1 - 0.2 * abs(k)),
+                    0.2 + 0.02 * policy,
+                    lr=6e-4 * 2.0**k,
+                    policy=policy,
+                )
                 for policy, k, rule in product(range(3), (-1, 0, 1), speed)
             ]
             write(folder, name, scale, 0, runs=pd.concat(rates))
         for unit in range(10):
             start = 0.2 + 0.01 * unit
-            for name, speed in (("worlds", speeds["worlds_rates"]), ("arena", RULE_SPEED), ("arena_mix", MIX_SPEED)):
-                made = [run(arm, s * rng.lognormal(0, 0.1), start, lr=6e-4) for arm, s in speed.items()]
+            for name, speed in (
+                ("worlds", speeds["worlds_rates"]),
+                ("arena", RULE_SPEED),
+                ("arena_mix", MIX_SPEED),
+            ):
+                made = [
+                    run(arm, s * rng.lognormal(0, 0.1), start, lr=6e-4) for arm, s in speed.items()
+                ]
                 write(folder, name, scale, unit, runs=pd.concat(made))
     return folder
 
 
 def test_every_rule_stands_in_worlds_or_in_the_arena():
-    teaching = ["delta", *(name.replace(" ", "_") for name in masks.MASKS)]  # measured by studies of their own
+    # measured by studies of their own
+    teaching = ["delta", *(name.replace(" ", "_") for name in masks.MASKS)]
     trained = [*worlds.ARMS, *arena.RULES, arena.RANDOM, arena.MIX, *arena.NOT_TRAINED, *teaching]
     assert sorted(trained) == sorted({*ESTIMATORS, *CREDIT_RULES})
     assert all(rule in read_registration("arena").definitions for rule in arena.RULES)
 
 
 def test_a_rule_that_samples_more_is_read_where_the_budget_is_spent():
-    run = pd.DataFrame({"batch": [0, 4, 8], "value": [0.2, 0.4, 0.8], "sampled_tokens": [0, 1000, 2000]})
+    run = pd.DataFrame(
+        {"batch": [0, 4, 8], "value": [0.2, 0.4, 0.8], "sampled_tokens": [0, 1000, 2000]}
+    )
     run = run.assign(tax=run["value"], pass_at_8=0.5, style_entropy=1.0, logp_right=-9.0, lr=1e-3)
     runs = pd.concat([run.assign(seed=seed, arm="ibpo") for seed in (0, 1)])
     cut = arena_outcomes.within(runs, pd.Series({0: 1500, 1: 2000}))
@@ -75,13 +95,20 @@ def test_a_rule_that_samples_more_is_read_where_the_budget_is_spent():
 
 def test_rates_are_chosen_by_the_half_way_of_worlds(folder):
     tables = Tables("world:third", folder)
-    rates, known = arena_outcomes.rule_rates(tables), outcomes.own_rates(tables["worlds_rates/runs"])
+    rates, known = (
+        arena_outcomes.rule_rates(tables),
+        outcomes.own_rates(tables["worlds_rates/runs"]),
+    )
     pd.testing.assert_frame_equal(rates.loc[known.index], known)
     assert rates.loc[["prefix_credit", "ibpo"], "lr"].tolist() == [6e-4, 6e-4]
     runs, faster = tables["arena_rates/runs"], Tables("world:third", folder)
-    faster._whole["arena_rates/runs"] = runs.assign(value=runs["value"].where(runs["batch"] == 0, 0.99))
+    faster._whole["arena_rates/runs"] = runs.assign(
+        value=runs["value"].where(runs["batch"] == 0, 0.99)
+    )
     rates = arena_outcomes.rule_rates(faster)
-    assert rates.loc["dr_grpo", "tokens"] == known.loc["dr_grpo", "tokens"], "half-way stays where it was"
+    assert rates.loc["dr_grpo", "tokens"] == known.loc["dr_grpo", "tokens"], (
+        "half-way stays where it was"
+    )
 
 
 def test_a_row_is_octaves_difference_and_ratio_beside_plain(folder):
@@ -89,16 +116,24 @@ def test_a_row_is_octaves_difference_and_ratio_beside_plain(folder):
     table = arena_outcomes.arena_table({"world:third": ends}).set_index("rule")
     own, plain = (ends[ends["arm"] == rule].set_index("seed") for rule in ("ibpo", "dr_grpo"))
     octaves = t_interval(np.log2(plain["tokens"] / own["tokens"]))
-    assert table.loc["ibpo", ["tokens", "tokens_low", "tokens_high"]].tolist() == pytest.approx(octaves)
+    assert table.loc["ibpo", ["tokens", "tokens_low", "tokens_high"]].tolist() == pytest.approx(
+        octaves
+    )
     assert table.loc["ibpo", "value"] == pytest.approx((own["value"] - plain["value"]).mean())
-    assert np.log(table.loc["ibpo", "tax"]) == pytest.approx(np.log(own["tax"] / plain["tax"]).mean())
+    assert np.log(table.loc["ibpo", "tax"]) == pytest.approx(
+        np.log(own["tax"] / plain["tax"]).mean()
+    )
     assert table.loc["dr_grpo", ["tokens", "value", "tax"]].tolist() == [0, 0, 1]
     assert table["value"].is_monotonic_decreasing, "ranked by the value at the end"
     slow = ends.assign(tokens=ends["tokens"].where(ends["arm"] != "oracle", 1e9))
     again = arena_outcomes.arena_table({"world:third": slow})
     assert again["rule"].tolist() == table.index.tolist(), "tokens to half-way rank nothing"
-    still = arena_outcomes.arena_table({"tiny": ends.assign(tax=ends["tax"].where(ends["arm"] != "ibpo", 0.0))})
-    assert still.set_index("rule").loc["ibpo", ["tax", "tax_low"]].isna().all(), "it moved no style word"
+    still = arena_outcomes.arena_table(
+        {"tiny": ends.assign(tax=ends["tax"].where(ends["arm"] != "ibpo", 0.0))}
+    )
+    assert still.set_index("rule").loc["ibpo", ["tax", "tax_low"]].isna().all(), (
+        "it moved no style word"
+    )
     arena_charts.arena_chart(still.assign(source="yours"))
 
 
@@ -116,8 +151,12 @@ def test_no_lead_counts_where_known_credit_is_not_clear_of_plain(folder, tmp_pat
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     [path] = table_paths("worlds", tmp_path)
     runs = pd.read_parquet(path).query("arm != 'oracle'")
-    results.replace_table(path, pd.concat([runs, runs.query("arm == 'dr_grpo'").assign(arm="oracle")]))
-    with pytest.raises(ValueError, match=r"void: known credit is 0.00 \[0.00, 0.00\] octaves ahead"):
+    results.replace_table(
+        path, pd.concat([runs, runs.query("arm == 'dr_grpo'").assign(arm="oracle")])
+    )
+    with pytest.raises(
+        ValueError, match=r"void: known credit is 0.00 \[0.00, 0.00\] octaves ahead"
+    ):
         claims.separated(Tables("world:third", tmp_path), "edit_mask")
     with pytest.raises(Void):
         DEFINITIONS["arena"]["P3"](Units("arena", "world:third", 10, tmp_path))
@@ -126,33 +165,55 @@ def test_no_lead_counts_where_known_credit_is_not_clear_of_plain(folder, tmp_pat
 def test_a_row_of_ones_own_takes_its_place(folder, monkeypatch):
     monkeypatch.setattr(arena_outcomes, "world_tables", lambda scale, _: Tables(scale, folder))
     measured = arena_outcomes.measured_table()
-    own = measured[measured["rule"].isin(["oracle", "ibpo"])].replace({"rule": {"ibpo": "own:a/b.py:f"}})
+    own = measured[measured["rule"].isin(["oracle", "ibpo"])].replace(
+        {"rule": {"ibpo": "own:a/b.py:f"}}
+    )
     table = arena.place(own.assign(source=arena_outcomes.YOURS))
     read = arena.place(own.assign(source=arena_outcomes.COMMITTED))
     assert "yours" not in set(read["source"]), "committed runs stand there already"
     third = table[table["world"] == "third"]
     assert third["rule"].tolist() == table[table["world"] == "plain"]["rule"].tolist()
     assert third["value"].is_monotonic_decreasing
-    tied = pd.DataFrame({"world": "third", "rule": ["dear", "cheap"], "value": [0.1, 0.1], "tax": [2.0, 0.5]})
-    assert arena_outcomes.in_order(tied)["rule"].tolist() == ["cheap", "dear"], "the lower tax breaks a tie"
+    tied = pd.DataFrame(
+        {"world": "third", "rule": ["dear", "cheap"], "value": [0.1, 0.1], "tax": [2.0, 0.5]}
+    )
+    assert arena_outcomes.in_order(tied)["rule"].tolist() == [
+        "cheap",
+        "dear",
+    ], "the lower tax breaks a tie"
     text, spec = arena_charts.table_text(table), to_spec(arena_charts.arena_chart(table))
-    for part in ("f (yours)", "oracle (yours)", "In world third", "plain with a tenth of entropy minimisation +0."):
+    for part in (
+        "f (yours)",
+        "oracle (yours)",
+        "In world third",
+        "plain with a tenth of entropy minimisation +0.",
+    ):
         assert part in text
     assert len(spec["hconcat"]) == 4
-    kinds = {row["name"]: row["kind"] for rows in spec["datasets"].values() for row in rows if "kind" in row}
-    assert [kinds[name] for name in ("f (yours)", "oracle", arena.MIX, "coin_reward", "ibpo")] == list(
-        arena_charts.KINDS
-    )
+    kinds = {
+        row["name"]: row["kind"]
+        for rows in spec["datasets"].values()
+        for row in rows
+        if "kind" in row
+    }
+    assert [
+        kinds[name] for name in ("f (yours)", "oracle", arena.MIX, "coin_reward", "ibpo")
+    ] == list(arena_charts.KINDS)
 
 
 def test_a_rule_that_was_never_half_way_has_no_octaves(folder):
     """Where nothing got there, equal budgets are no perfect tie."""
     ends = arena_outcomes.rule_ends(Tables("world:third", folder))
     short = ends.assign(tokens=ends["budget"], censored=True)
-    short.loc[(short["arm"] == "oracle") & (short["seed"] > 2), ["tokens", "censored"]] = [1e3, False]
+    short.loc[(short["arm"] == "oracle") & (short["seed"] > 2), ["tokens", "censored"]] = [
+        1e3,
+        False,
+    ]
     table = arena_outcomes.arena_table({"world:third": short}).assign(source="yours")
     heading, *rows = arena_charts.table_rows(table)
-    cells = {row[0].removesuffix(" (yours)"): row[heading.index("octaves ahead, third")] for row in rows}
+    cells = {
+        row[0].removesuffix(" (yours)"): row[heading.index("octaves ahead, third")] for row in rows
+    }
     assert cells["ibpo"] == cells["dr_grpo"] == "not reached"
     assert cells["oracle"].endswith("], not reached in 3 of 10")
     assert "not reached" not in arena_charts.table_text(arena_outcomes.arena_table({"world:third": ends.assign(
@@ -161,7 +222,9 @@ def test_a_rule_that_was_never_half_way_has_no_octaves(folder):
 
 def test_what_worlds_measured_is_shown_and_the_other_rules_are_named(folder, tmp_path, monkeypatch):
     shutil.copytree(folder / "worlds", tmp_path / "worlds")
-    shutil.copytree(folder / "rates", tmp_path / "rates", ignore=shutil.ignore_patterns("arena_rates.*"))
+    shutil.copytree(
+        folder / "rates", tmp_path / "rates", ignore=shutil.ignore_patterns("arena_rates.*")
+    )
     monkeypatch.setattr(arena_outcomes, "world_tables", lambda scale, _: Tables(scale, tmp_path))
     table = arena_outcomes.measured_table()
     assert set(table["rule"]) == set(SPEED)
@@ -180,7 +243,11 @@ def test_what_worlds_measured_is_shown_and_the_other_rules_are_named(folder, tmp
 def small(monkeypatch):
     for module, name, value in (
         *((arena, "RULES", ("grpo", "ibpo")), (arena, "STEPS", (1.0, 2.0)), (arena, "TUNED", 2)),
-        *((worlds, "ARMS", ("oracle", "dr_grpo")), (worlds, "CLIMB", (6e-4,)), (worlds, "LADDER", (0,))),
+        *(
+            (worlds, "ARMS", ("oracle", "dr_grpo")),
+            (worlds, "CLIMB", (6e-4,)),
+            (worlds, "LADDER", (0,)),
+        ),
         *((worlds, "TUNED", 2), (outcomes, "LEAST", -1.0)),
     ):
         monkeypatch.setattr(module, name, value)
@@ -193,7 +260,9 @@ def test_a_small_arena_is_measured_rates_first(tmp_path, small):
             measure(name, "tiny", [0], tmp_path)
         measure("worlds_rates" if name == "arena_rates" else "arena_rates", "tiny", [0], tmp_path)
     runs = load_measured("arena_rates", "tiny", "runs", tmp_path)
-    assert runs.groupby(["arm", "lr", "policy"]).size().tolist() == [3] * 8, "coins are tuned nowhere"
+    assert runs.groupby(["arm", "lr", "policy"]).size().tolist() == [3] * 8, (
+        "coins are tuned nowhere"
+    )
     measure("arena", "tiny", [0], tmp_path)
     runs = load_measured("arena", "tiny", "runs", tmp_path).groupby("arm")
     assert runs.size().to_dict() == {"coin_reward": 3, "grpo": 3, "ibpo": 3}
@@ -202,14 +271,18 @@ def test_a_small_arena_is_measured_rates_first(tmp_path, small):
     assert sampled["ibpo"] > 1.1 * sampled["grpo"], "its continuations count"
     measure("arena_mix", "tiny", [0], tmp_path)
     mix = load_measured("arena_mix", "tiny", "runs", tmp_path)
-    assert mix[["arm", "lr"]].drop_duplicates().to_numpy().tolist() == [[arena.MIX, 6e-4]], "at plain's rate"
+    assert mix[["arm", "lr"]].drop_duplicates().to_numpy().tolist() == [[arena.MIX, 6e-4]], (
+        "at plain's rate"
+    )
     assert len(mix) == 3
 
 
 def test_a_contest_goes_on_where_it_was(tmp_path, small, monkeypatch):
     file, made, train = tmp_path / "credit.py", [], arena.run_arm
     file.write_text("def f(batch):\n    return batch.group_advantages('dr_grpo')\n")
-    monkeypatch.setattr(arena, "run_arm", lambda bench, rule, *rest: made.append(rule) or train(bench, rule, *rest))
+    monkeypatch.setattr(
+        arena, "run_arm", lambda bench, rule, *rest: made.append(rule) or train(bench, rule, *rest)
+    )
     lines, rule, bench = [], f"own:{file}:f", Bench("tiny", 0)
     monkeypatch.setattr(arena, "Bench", lambda scale, unit: bench)
     given = {"units": 2, "folder": tmp_path / "arena", "scales": ("tiny",), "jobs": 1}
@@ -218,7 +291,11 @@ def test_a_contest_goes_on_where_it_was(tmp_path, small, monkeypatch):
     assert len(lines) == 3
     assert lines[0].startswith("tiny has no measured rates: every arm has 0.0003")
     assert set(table.index) == {*arena.CONTROLS, rule}
-    assert table.loc[rule, ["tokens", "value", "end"]].tolist() == [0, 0, table.loc["dr_grpo", "end"]]
+    assert table.loc[rule, ["tokens", "value", "end"]].tolist() == [
+        0,
+        0,
+        table.loc["dr_grpo", "end"],
+    ]
     again = arena.contest(rule, **given).set_index("rule")
     assert len(made) == 10
     pd.testing.assert_frame_equal(again, table)
@@ -232,14 +309,18 @@ def test_a_contest_goes_on_where_it_was(tmp_path, small, monkeypatch):
 
 @pytest.fixture
 def committed(tmp_path, small, monkeypatch):
-    """A folder with the tuned rates and the runs of both units of a world, whose policy is the bundled one."""
+    """A folder with the tuned rates and the runs of both units of a world, whose policy is the
+    bundled one.
+    """
     monkeypatch.setattr(worlds, "ARMS", ("oracle", "dr_grpo", "entropy_minimization"))
     for study, seeds in (("worlds_rates", [0]), ("worlds", [0, 1]), ("arena_mix", [0, 1])):
         measure(study, "tiny", seeds, tmp_path)
     for module in (arena, arena_outcomes):
         monkeypatch.setattr(module, "world_tables", lambda scale, _: Tables(scale, tmp_path))
     made, train = [], arena.run_arm
-    monkeypatch.setattr(arena, "run_arm", lambda bench, rule, *rest: made.append(rule) or train(bench, rule, *rest))
+    monkeypatch.setattr(
+        arena, "run_arm", lambda bench, rule, *rest: made.append(rule) or train(bench, rule, *rest)
+    )
     return made
 
 
@@ -266,7 +347,9 @@ def test_a_shorter_contest_reads_the_beginning_of_committed_runs(tmp_path, commi
     again = arena.contest("grpo", folder=tmp_path / "trained", retrain_controls=True, **given)
     assert table.pop("source").nunique() > again.pop("source").nunique()
     pd.testing.assert_frame_equal(table, again, check_exact=False, atol=1e-6)
-    assert arena.committed_run("tiny", 0, "dr_grpo", 6e-4, batches=7) is None, "it was not read after so many"
+    assert arena.committed_run("tiny", 0, "dr_grpo", 6e-4, batches=7) is None, (
+        "it was not read after so many"
+    )
     assert arena.committed_run("tiny", 0, "dr_grpo", 3e-4) is None, "another rate"
 
 
@@ -275,7 +358,9 @@ def test_runs_of_another_policy_are_no_controls(tmp_path, committed, monkeypatch
     for name in ("worlds/runs", "arena_mix/runs"):
         other._whole[name] = other[name].assign(value=other[name]["value"] + 0.01)
     monkeypatch.setattr(arena, "world_tables", lambda scale, _: other)
-    with pytest.raises(ValueError, match=r"tiny, unit 0 starts at a value of .* with --retrain-controls"):
+    with pytest.raises(
+        ValueError, match=r"tiny, unit 0 starts at a value of .* with --retrain-controls"
+    ):
         arena.contest("grpo", 2, tmp_path / "read", scales=("tiny",), jobs=1)
 
 
@@ -304,8 +389,13 @@ def test_contests_that_can_not_be(rule, units, folder, sentence, tmp_path):
     ],
 )
 def test_the_command_refuses_in_a_sentence(words, sentence, capsys, monkeypatch, folder, tmp_path):
-    monkeypatch.setattr("workbook.policies.worlds.world_file", lambda world, seed: tmp_path / f"seed={seed}")
-    monkeypatch.setattr("workbook.studies.worlds.arena_outcomes.world_tables", lambda scale, _: Tables(scale, folder))
+    monkeypatch.setattr(
+        "workbook.policies.worlds.world_file", lambda world, seed: tmp_path / f"seed={seed}"
+    )
+    monkeypatch.setattr(
+        "workbook.studies.worlds.arena_outcomes.world_tables",
+        lambda scale, _: Tables(scale, folder),
+    )
     assert main(["arena", *words]) == 2
     sentence_on_stderr = capsys.readouterr().err.strip()
     assert sentence in sentence_on_stderr

@@ -1,4 +1,6 @@
-"""Chapter 08: cuts of a batch, what their steps hold, paired runs, two ways through a batch, and exercises."""
+"""Chapter 08: cuts of a batch, what their steps hold, paired runs, two ways through a batch, and
+exercises.
+"""
 
 from itertools import product
 
@@ -60,7 +62,9 @@ def push(policy, rollouts, members):
         fields = (part.prompt_ids, part.prompt_mask, part.completion_ids, part.completion_mask)
         scored, _ = sequence_logps(policy.model, *fields)
     loss = (part.advantages[:, None] * scored).sum()
-    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(policy.model.parameters()))])
+    return torch.cat(
+        [g.flatten() for g in torch.autograd.grad(loss, list(policy.model.parameters()))]
+    )
 
 
 def test_the_gram_matrix_is_that_of_the_gradients_and_leaves_the_policy(policy, rollouts, gram):
@@ -68,7 +72,9 @@ def test_the_gram_matrix_is_that_of_the_gradients_and_leaves_the_policy(policy, 
     torch.testing.assert_close(gram, gram.T)
     for members in ([0], [1, 5], list(range(32))):
         length = float(push(policy, rollouts, members).norm())
-        assert float(gram[members][:, members].sum()) ** 0.5 == pytest.approx(length, rel=1e-3, abs=1e-4)
+        assert float(gram[members][:, members].sum()) ** 0.5 == pytest.approx(
+            length, rel=1e-3, abs=1e-4
+        )
     shared = shared_words(rollouts)
     assert 0 < shared.sum() < rollouts.completion_mask.sum()
     assert not torch.allclose(gradient_gram(policy, rollouts, shared), gram)
@@ -82,8 +88,12 @@ def test_in_step_is_the_cancelled_share_of_the_two_signs(policy, rollouts, gram)
         pushes = torch.stack([push(policy, rollouts, members) for members in signs])
         cancelled = 1 - pushes.sum(0).norm() / pushes.norm(dim=1).sum()
         assert table["in_step"][part] == pytest.approx(float(cancelled), abs=1e-3)
-        assert table["sign_cosine"][part] == pytest.approx(float(torch.cosine_similarity(*pushes, dim=0)), abs=1e-3)
-    one_sign = cancelled_in_steps(torch.eye(4), torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.arange(4), 2)
+        assert table["sign_cosine"][part] == pytest.approx(
+            float(torch.cosine_similarity(*pushes, dim=0)), abs=1e-3
+        )
+    one_sign = cancelled_in_steps(
+        torch.eye(4), torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.arange(4), 2
+    )
     assert one_sign["in_step"][0] == 0
     assert np.isnan(one_sign["sign_cosine"][0])
     assert np.isnan(one_sign["in_step"][1])
@@ -98,7 +108,8 @@ def test_the_sketch_keeps_inner_products(policy, rollouts, gram, monkeypatch):
     errors = (sketched - gram) / (lengths[:, None] * lengths).clamp(min=1e-9)
     pushing = rollouts.advantages != 0
     errors = errors[pushing][:, pushing]
-    assert 0 < errors.pow(2).mean().sqrt() < 2 / 2**7  # standard deviation 1/sqrt(buckets), up to a factor on top
+    # standard deviation 1/sqrt(buckets), up to a factor on top
+    assert 0 < errors.pow(2).mean().sqrt() < 2 / 2**7
 
 
 def test_rollouts_of_one_sign_push_at_credit():
@@ -118,7 +129,9 @@ def test_rollouts_of_one_sign_push_at_credit():
     high, low = expected_advantages("grpo", torch.tensor([value]).double(), size)
     credit = p * (q - value)
     assert torch.allclose(pushed[1.0], size * value * float(high) * credit / value, atol=1e-6)
-    assert torch.allclose(pushed[0.0], -size * (1 - value) * float(low) * credit / (1 - value), atol=1e-6)
+    assert torch.allclose(
+        pushed[0.0], -size * (1 - value) * float(low) * credit / (1 - value), atol=1e-6
+    )
 
 
 def test_parts_of_every_cut_add_up(policy, task):
@@ -133,7 +146,9 @@ def test_parts_of_every_cut_add_up(policy, task):
     assert first["size"].iloc[0] == pytest.approx(whole["cosine"], abs=1e-3)
 
 
-def test_sgd_forgets_the_order_to_first_order_and_leaves_the_policy_as_it_was(policy, task, monkeypatch):
+def test_sgd_forgets_the_order_to_first_order_and_leaves_the_policy_as_it_was(
+    policy, task, monkeypatch
+):
     monkeypatch.setattr(explore, "FACTORS", (1 / 16, 1 / 4))
     rollouts = sample_rollouts(policy, task, 4, 4, seed=0, max_new_tokens=48)
     before = [p.detach().clone() for p in policy.model.parameters()]
@@ -151,15 +166,26 @@ READ = ("sign_cosine", "grad_norm", "moved", "reward", "tax", "style_entropy")
 
 
 def run(values, **arm):
-    table = pd.DataFrame({"batch": range(len(values)), "value": values, **dict.fromkeys(READ, 0.25)})
-    return table.assign(**{"seed": 0, "level": 8, "order": "shuffled", "matched": True, "lr": 1e-4} | arm)
+    table = pd.DataFrame(
+        {"batch": range(len(values)), "value": values, **dict.fromkeys(READ, 0.25)}
+    )
+    return table.assign(
+        **{"seed": 0, "level": 8, "order": "shuffled", "matched": True, "lr": 1e-4} | arm
+    )
 
 
 @pytest.fixture
 def curves():
     """Two units; the query-preserved run of the second one collapses."""
-    values = {"shuffled": ([0.4, 0.5, 0.6], [0.4, 0.3, 0.5]), "query_preserved": ([0.4, 0.6, 0.7], [0.4, 0.1, 0.8])}
-    parts = [run(v, seed=seed, order=order) for order, pair in values.items() for seed, v in enumerate(pair)]
+    values = {
+        "shuffled": ([0.4, 0.5, 0.6], [0.4, 0.3, 0.5]),
+        "query_preserved": ([0.4, 0.6, 0.7], [0.4, 0.1, 0.8]),
+    }
+    parts = [
+        run(v, seed=seed, order=order)
+        for order, pair in values.items()
+        for seed, v in enumerate(pair)
+    ]
     return pd.concat(parts).sample(frac=1, random_state=0)  # in any order of rows
 
 
@@ -186,30 +212,60 @@ def test_what_is_read_off_a_run_and_a_collapsed_one_is_not_pooled(curves):
     ("gain", "h13", "reason"),
     [
         (0.1, "too small to matter", "its 90 % interval lies within 0 ± 0.02"),
-        (0.0, CANNOT, "its positive control, H11 batch size, does not separate (too small to matter)"),
+        (
+            0.0,
+            CANNOT,
+            "its positive control, H11 batch size, does not separate (too small to matter)",
+        ),
     ],
 )
 def test_an_order_has_a_word_only_where_fewer_prompts_a_step_are_seen(tmp_path, gain, h13, reason):
-    """Eight units under the registration as it stands: orders within 0.02 but one, and a control that varies."""
+    """Eight units under the registration as it stands: orders within 0.02 but one, and a control
+    that varies.
+    """
     rng = np.random.default_rng(0)
-    orders = {"shuffled": 0.0, "sign_partitioned": 0.005, "query_preserved": 0.08, "reward_balanced": 0.0}
+    orders = {
+        "shuffled": 0.0,
+        "sign_partitioned": 0.005,
+        "query_preserved": 0.08,
+        "reward_balanced": 0.0,
+    }
     for unit in range(8):
         base = rng.uniform(0.6, 0.7)
         ends_at = {order: base + added + rng.normal(0, 0.003) for order, added in orders.items()}
         runs = [run([0.4, 0.5, value], seed=unit, order=order) for order, value in ends_at.items()]
-        half = run([0.4, 0.5, ends_at["shuffled"] + gain + rng.normal(0, 0.003)], seed=unit, level=4)
-        tables = {"curves": pd.concat(runs).drop(columns="seed"), "control": half.drop(columns="seed")}
-        results.add_unit(tmp_path, "batch_composition", "family", unit, tables, f"family:seed={unit}")
+        half = run(
+            [0.4, 0.5, ends_at["shuffled"] + gain + rng.normal(0, 0.003)], seed=unit, level=4
+        )
+        tables = {
+            "curves": pd.concat(runs).drop(columns="seed"),
+            "control": half.drop(columns="seed"),
+        }
+        results.add_unit(
+            tmp_path, "batch_composition", "family", unit, tables, f"family:seed={unit}"
+        )
     rows = ledger("family", tmp_path, ["H11", "H12", "H13"], described=False).set_index("key")
     assert rows.loc["H11 batch size", "mean"] == pytest.approx(gain, abs=0.01)
-    assert rows.loc[["H11", "H13"], "outcome"].tolist() == [h13, h13], "H11 is clear of 0, and yet too small"
+    assert rows.loc[["H11", "H13"], "outcome"].tolist() == [
+        h13,
+        h13,
+    ], "H11 is clear of 0, and yet too small"
     assert reason in rows.loc["H13", "reason"]
     assert rows.loc["H12", "outcome"] == (CANNOT if gain <= 0 else "holds")
 
 
 def test_the_rate_is_the_best_below_any_collapse():
-    values = {(2, 1e-4): 0.5, (2, 2e-4): 0.6, (8, 1e-4): 0.5, (8, 4e-4): 0.1, (8, 8e-4): 0.9, (32, 4e-4): 0.5}
-    table = pd.concat(run([0.4, value], level=level, lr=lr) for (level, lr), value in values.items())
+    values = {
+        (2, 1e-4): 0.5,
+        (2, 2e-4): 0.6,
+        (8, 1e-4): 0.5,
+        (8, 4e-4): 0.1,
+        (8, 8e-4): 0.9,
+        (32, 4e-4): 0.5,
+    }
+    table = pd.concat(
+        run([0.4, value], level=level, lr=lr) for (level, lr), value in values.items()
+    )
     assert tuned_rates(table) == pytest.approx(
         {1: 2**0.5 * 1e-4, 2: 1e-4, 8: 5e-5, 32: 2e-4, 4: 0.5**0.5 * 1e-4, 16: 1e-4}
     )

@@ -36,7 +36,9 @@ def by_sign(sampled):
 def test_the_sum_of_rows_is_a_real_step_of_all(sampled, by_sign):
     weights = torch.cat([p.detach().flatten() for p in sampled[0].model.parameters()])
     by_prompt = block_coupling(*sampled)
-    assert torch.equal(weights, torch.cat([p.detach().flatten() for p in sampled[0].model.parameters()]))
+    assert torch.equal(
+        weights, torch.cat([p.detach().flatten() for p in sampled[0].model.parameters()])
+    )
     for blocks in (by_sign, by_prompt):
         assert 0 < blocks.error < 0.02
         assert f"{blocks.error:.2%}" in str(blocks)
@@ -49,7 +51,9 @@ def test_the_sum_of_rows_is_a_real_step_of_all(sampled, by_sign):
 def test_a_row_is_the_inner_product_of_gradients(sampled):
     """Token by token against autograd: lr <grad log pi(i), gradient of the block>."""
     policy, rollouts = sampled
-    rollouts = rollouts.select(rollouts.group_ids == int(rollouts.group_ids[rollouts.advantages != 0][0]))
+    rollouts = rollouts.select(
+        rollouts.group_ids == int(rollouts.group_ids[rollouts.advantages != 0][0])
+    )
     blocks = block_coupling(policy, rollouts, blocks="rollout")
     weights = list(policy.model.parameters())
     logps = rollout_logps(policy.model, *(getattr(rollouts, name) for name in FIELDS))
@@ -57,12 +61,16 @@ def test_a_row_is_the_inner_product_of_gradients(sampled):
     (first, *_), alive = blocks.blocks["block"], rollouts.completion_mask.bool()
     objective = (rollouts.advantages[:, None] * logps * alive / scale)[first].sum()
     step = torch.autograd.grad(objective, weights, retain_graph=True)
-    assert blocks.blocks["norm"][0] == pytest.approx(float(torch.stack([g.norm() for g in step]).norm()), rel=1e-4)
+    assert blocks.blocks["norm"][0] == pytest.approx(
+        float(torch.stack([g.norm() for g in step]).norm()), rel=1e-4
+    )
     table = blocks.tokens.assign(change=blocks.changes[0])
     for row in table[table["logp"] < np.log(0.7)].iloc[::5].itertuples():
         own = torch.autograd.grad(logps[row.rollout, row.position], weights, retain_graph=True)
         expected = float(sum((a * b).sum() for a, b in zip(own, step, strict=True)))
-        assert row.change == pytest.approx(expected, rel=0.03, abs=0.002 * float(table["change"].abs().max()))
+        assert row.change == pytest.approx(
+            expected, rel=0.03, abs=0.002 * float(table["change"].abs().max())
+        )
 
 
 def test_the_gram_matrix_is_symmetric_with_squared_norms(by_sign):
@@ -77,7 +85,9 @@ def test_few_prompts_can_be_measured(sampled, by_sign):
     assert set(few.tokens["group"]) == set(pushing[:2])
     assert len(few.blocks) == len(by_sign.blocks)
     same = by_sign.tokens["group"].isin(pushing[:2]).to_numpy()
-    assert np.abs(few.changes - by_sign.changes[:, same]).max() < 0.05 * np.abs(by_sign.changes).max()
+    assert (
+        np.abs(few.changes - by_sign.changes[:, same]).max() < 0.05 * np.abs(by_sign.changes).max()
+    )
     assert np.isnan(few.gram()).any()
     assert 1 <= equal_energy_prompts(few, 2) <= 2
 
@@ -98,13 +108,17 @@ def test_what_makes_no_blocks_is_refused(sampled, wrong, words):
 
 def test_half_precision_is_refused(sampled):
     _, rollouts = sampled
-    with pytest.raises(ValueError, match=r'in bfloat16, in which small steps are lost .* dtype="float32"'):
+    with pytest.raises(
+        ValueError, match=r'in bfloat16, in which small steps are lost .* dtype="float32"'
+    ):
         block_coupling(load_policy("bundled", dtype="bfloat16"), rollouts)
 
 
 @pytest.fixture
 def by_hand():
-    """Two prompts; a rollout of either sign in each, of one token: prompt 0's tokens are the same word, unsure."""
+    """Two prompts; a rollout of either sign in each, of one token: prompt 0's tokens are the same
+    word, unsure.
+    """
     tokens = pd.DataFrame(
         {
             "group": [0, 0, 1, 1],
@@ -118,7 +132,9 @@ def by_hand():
     )
     about = pd.DataFrame({"group": [0, 0, 1, 1], "sign": [1, -1, 1, -1], "block": [0, 1, 2, 3]})
     about = about.assign(tokens=1, prompts=1)
-    changes = np.array([[4, 3, 1, 0], [-3, -4, -1, 0], [1, 1, 2, -1], [0, 0, 1, -2]], dtype=np.float32)
+    changes = np.array(
+        [[4, 3, 1, 0], [-3, -4, -1, 0], [1, 1, 2, -1], [0, 0, 1, -2]], dtype=np.float32
+    )
     pushing = tokens[["block", "group", "token_id", "logp", "push"]]
     return Blocks(changes, about.assign(norm=2.0, rms=0.01), tokens, pushing, 0.0)
 
@@ -138,15 +154,18 @@ def test_steps_and_categories_by_hand(by_hand):
 
 
 def test_energy_and_mass_by_hand(by_hand):
-    # gram = changes x push: a prompt's own energy is 4-3-3+4 = 2 and 2+1+1+2 = 6, positive ones' 4 and 2
+    # gram = changes x push: a prompt's own energy is 4-3-3+4 = 2 and 2+1+1+2 = 6, positive ones' 4
+    # and 2
     gram = by_hand.gram()
     assert np.array_equal(gram, by_hand.changes * [1, -1, 1, -1])
-    # both: e = 4, c = ((1-0-1+0) + (1-1-0+0)) / 2 = 0; positive only: e = 3, c = 1, so its 2 prompts have 8, as both's
+    # both: e = 4, c = ((1-0-1+0) + (1-1-0+0)) / 2 = 0; positive only: e = 3, c = 1, so its 2
+    # prompts have 8, as both's
     assert equal_energy_prompts(by_hand, 2) == 2
     assert equal_energy_prompts(by_hand, 1) == 1
     table = coupling_by_mass(by_hand).set_index(["where", "kind"])
     own = table.loc["own prompt"]
-    # blocks 0 and 1 move one another by 3 and -3 (net 3 and 3); block 2 moves word 8 by -1, block 3 word 7 by 1
+    # blocks 0 and 1 move one another by 3 and -3 (net 3 and 3); block 2 moves word 8 by -1, block 3
+    # word 7 by 1
     assert own["mass"].to_dict() == {PAIRS[0]: 6 / 8, PAIRS[2]: 1 / 8, PAIRS[3]: 1 / 8}
     assert own["pairs"].to_dict() == {PAIRS[0]: 1 / 2, PAIRS[2]: 1 / 4, PAIRS[3]: 1 / 4}
     assert own.loc[PAIRS[0], "net"] == 1

@@ -1,4 +1,6 @@
-"""Lists and sentences of the book: glossary, literature, self-test, tooltips, gallery, findings name what is there."""
+"""Lists and sentences of the book: glossary, literature, self-test, tooltips, gallery, findings
+name what is there.
+"""
 
 import importlib
 import json
@@ -17,7 +19,13 @@ from workbook.book import back_matter, chapters, conclusions, evidence, gallery
 from workbook.book.back_matter import glossary, read_list
 from workbook.book.chapters import ROOT, find_chapters
 from workbook.book.colab import FOLDED
-from workbook.book.conclusions import Finding, decisions_text, findings_markdown, read_findings, write_readme
+from workbook.book.conclusions import (
+    Finding,
+    decisions_text,
+    findings_markdown,
+    read_findings,
+    write_readme,
+)
 from workbook.book.pages import page_source
 from workbook.ledger import CANNOT, WORDS, experiments, kept_ledger, registered, row_of
 from workbook.training import CancellationConfig
@@ -30,10 +38,13 @@ FINDINGS, DECISIONS = read_findings()
 CODE = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "workbook").rglob("*.py"))
 
 INTERVAL = re.compile(r"(-?\d+(?:\.\d+)?)(?: %)? \[(-?\d+(?:\.\d+)?), (-?\d+(?:\.\d+)?)\]")
-# numbers of two decimals or more, and what holds others: tags, formulas, code, addresses, arXiv's numbers
+# numbers of two decimals or more, and what holds others: tags, formulas, code, addresses, arXiv's
+# numbers
 TEXTS = ("text/plain", "text/html", "application/vnd.workbook.controls+json")
 TYPED = re.compile(r"\b\d+\.\d{2,}\b")
-NO_PROSE = re.compile(r"<[^>]+>|```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\]\([^)]*\)|\b\d{4}\.\d{5}\b", re.DOTALL)
+NO_PROSE = re.compile(
+    r"<[^>]+>|```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\]\([^)]*\)|\b\d{4}\.\d{5}\b", re.DOTALL
+)
 
 
 def cells(chapter: str, kind: str) -> list[str]:
@@ -43,8 +54,13 @@ def cells(chapter: str, kind: str) -> list[str]:
 
 def test_a_page_folds_what_jupyterlab_folds_and_of_set_up_also_what_it_prints():
     setup = "".join(cells("00", "code")[0])
-    folded = [new_code_cell(text, metadata=FOLDED) for text in ("checked('b', 0, 1)\n", setup, f"{setup}\nform")]
-    page = page_source(new_notebook(cells=[new_markdown_cell("# A"), new_code_cell("chart"), *folded]), None)
+    folded = [
+        new_code_cell(text, metadata=FOLDED)
+        for text in ("checked('b', 0, 1)\n", setup, f"{setup}\nform")
+    ]
+    page = page_source(
+        new_notebook(cells=[new_markdown_cell("# A"), new_code_cell("chart"), *folded]), None
+    )
     tags = [None, None, ["hide-input"], ["hide-cell"], ["hide-input"]]
     assert [cell["metadata"].get("tags") for cell in page["cells"]] == tags
 
@@ -69,7 +85,8 @@ def test_an_interval_typed_in_a_chapter_is_a_rows_or_printed_there(path):
             places = [len(number.partition(".")[2]) for number in found.groups()]
             typed = np.array(found.groups(), dtype=float)
             near = [
-                np.all(abs(unit * rows - typed) <= 0.5 * 0.1 ** np.array(places) + 1e-9, axis=1) for unit in (1, 100)
+                np.all(abs(unit * rows - typed) <= 0.5 * 0.1 ** np.array(places) + 1e-9, axis=1)
+                for unit in (1, 100)
             ]
             assert found[0] in printed or np.any(near), f"{cell['id']}: nothing says {found[0]}"
 
@@ -78,14 +95,22 @@ def test_an_interval_typed_in_a_chapter_is_a_rows_or_printed_there(path):
 def test_a_number_typed_in_a_chapter_is_printed_there(path):
     notebook = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = [cell for cell in notebook if cell["cell_type"] == "code"]
-    texts = [[made.get("text"), *map(made.get("data", {}).get, TEXTS)] for cell in code for made in cell["outputs"]]
-    printed = np.array(re.findall(r"\d+\.\d+", json.dumps([texts, [cell["source"] for cell in code]])), dtype=float)
+    texts = [
+        [made.get("text"), *map(made.get("data", {}).get, TEXTS)]
+        for cell in code
+        for made in cell["outputs"]
+    ]
+    printed = np.array(
+        re.findall(r"\d+\.\d+", json.dumps([texts, [cell["source"] for cell in code]])), dtype=float
+    )
     for cell in notebook:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown" and "**Exercise" not in text:
             for typed in TYPED.findall(NO_PROSE.sub("", INTERVAL.sub("", text.replace("−", "-")))):
                 half = 0.5 * 0.1 ** len(typed.partition(".")[2]) + 1e-9
-                assert np.any(abs(printed - float(typed)) <= half), f"{cell['id']}: nothing says {typed}"
+                assert np.any(abs(printed - float(typed)) <= half), (
+                    f"{cell['id']}: nothing says {typed}"
+                )
 
 
 @pytest.mark.parametrize("term", TERMS.values(), ids=list(TERMS))
@@ -124,8 +149,17 @@ def test_ten_questions_lead_to_sections_that_are_there():
     [
         ("# jitter\n\nThe Jitter and the jitter.", "Jitter</abbr> and the jitter."),
         ("`jitter` $jitter$ [jitter](a.html) **jitter**", "jitter</abbr>**"),
-        ("| jitter | 1 |\n\n<details><summary>jitter</summary>\n\njitter\n\n</details>\n\njitter", "jitter</abbr>"),
-        ('```python\njitter = 1\n```\n$$\njitter\n$$\n<b title="jitter">jitter</b>', "jitter</abbr></b>"),
+        (
+            (
+                "| jitter | 1"
+                " |\n\n<details><summary>jitter</summary>\n\njitter\n\n</details>\n\njitter"
+            ),
+            "jitter</abbr>",
+        ),
+        (
+            '```python\njitter = 1\n```\n$$\njitter\n$$\n<b title="jitter">jitter</b>',
+            "jitter</abbr></b>",
+        ),
         ('<abbr title="D8">jitter falls</abbr>, and jittery jitter', "jitter</abbr>"),
     ],
 )
@@ -139,7 +173,11 @@ def test_only_the_first_use_in_running_text_has_a_tooltip(before, rest):
 
 def test_the_command_writes_tooltips_and_then_has_nothing_to_do(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(chapters, "NOTEBOOKS", tmp_path)
-    texts = [new_markdown_cell("# A jitter"), new_code_cell("jitter = 1"), new_markdown_cell("Its jitter.\n\n[on](b)")]
+    texts = [
+        new_markdown_cell("# A jitter"),
+        new_code_cell("jitter = 1"),
+        new_markdown_cell("Its jitter.\n\n[on](b)"),
+    ]
     (path := tmp_path / "05_a.ipynb").write_text(json.dumps(new_notebook(cells=texts)))
     assert __main__.main(["chapters", "--terms"]) == 0
     assert capsys.readouterr().out == "New tooltips or literature in 05_a.\n"
@@ -174,10 +212,14 @@ def test_a_card_says_what_is_shown_what_differs_and_the_outcomes():
     assert table["Fig. 1 of H"] == registered()["H1"].outcome
     assert f">{table['Fig. 1 of H']}</b>" in gallery.show_figure("Fig. 1 of H")._repr_html_()
     assert table["Table 3 of D"] == "no counterpart"
-    assert "ledger" not in gallery.show_figure("Table 3 of D")._repr_html_(), "no rows, no heading for them"
+    assert "ledger" not in gallery.show_figure("Table 3 of D")._repr_html_(), (
+        "no rows, no heading for them"
+    )
     hostile = SimpleNamespace(**vars(FIGURES["Fig. 1 of H"]) | {"shows": "<script>"})
     assert "<script>" not in gallery.FigureCard(hostile)._repr_html_()
-    with pytest.raises(ValueError, match=r"figure='H 5' is not in the gallery; there are Fig. 1 of H, Fig. 2"):
+    with pytest.raises(
+        ValueError, match=r"figure='H 5' is not in the gallery; there are Fig. 1 of H, Fig. 2"
+    ):
         gallery.show_figure("H 5")
 
 
@@ -219,7 +261,9 @@ def test_settings_that_a_decision_names_are_the_trainers():
     valid = {field.name for field in fields(CancellationConfig)}
     assert [name for one in DECISIONS for name in one.setting if name not in valid] == []
     assert decisions_text().count("Where it stops: ") == len(DECISIONS)
-    assert [one.do for one in DECISIONS if INTERVAL.search(one.sentence())] == [], "their page has the intervals"
+    assert [one.do for one in DECISIONS if INTERVAL.search(one.sentence())] == [], (
+        "their page has the intervals"
+    )
 
 
 def test_readme_opens_with_at_most_ten_findings(tmp_path):
@@ -238,7 +282,9 @@ def test_readme_opens_with_at_most_ten_findings(tmp_path):
 # --- the page of the evidence
 def test_the_page_of_the_evidence_is_current(tmp_path):
     page = (ROOT / "data" / "book" / "evidence.md").read_text(encoding="utf-8")
-    assert page == evidence.evidence_markdown(), "python -m workbook findings --evidence data/book/evidence.md"
+    assert page == evidence.evidence_markdown(), (
+        "python -m workbook findings --evidence data/book/evidence.md"
+    )
     assert len(page.split()) <= 1_800
     assert page.count("<a id=") == len(experiments()) == len(evidence.evidence_table())
     assert evidence.write_evidence(tmp_path / "page.md")
@@ -247,17 +293,25 @@ def test_the_page_of_the_evidence_is_current(tmp_path):
 
 @pytest.mark.parametrize("name", experiments())
 def test_an_experiment_is_whole(name):
-    """Its rows are in the ledger, its figure is in the chapter or drawn by the code that the chapter calls."""
+    """Its rows are in the ledger, its figure is in the chapter or drawn by the code that the
+    chapter calls.
+    """
     one = experiments()[name]
     section = evidence._section(name, one)
-    keys = [one["primary"], *(key for part in ("positive", "negative", "beside") for key in one.get(part) or {})]
+    keys = [
+        one["primary"],
+        *(key for part in ("positive", "negative", "beside") for key in one.get(part) or {}),
+    ]
     for row in map(row_of, keys):
         assert row.outcome in WORDS
         assert f"{row.mean:.2g} [{row.low:.2g}, {row.high:.2g}]" in section
     assert row_of(one["primary"]).units >= 6
     [chapter] = find_chapters([one["chapter"][:2]])
     assert one["figure"] in chapter.read_text(encoding="utf-8") or one["figure"] in CODE
-    assert all(evidence.minutes(study, row_of(one["primary"]).scale) > 1 for study in one.get("studies", ()))
+    assert all(
+        evidence.minutes(study, row_of(one["primary"]).scale) > 1
+        for study in one.get("studies", ())
+    )
 
 
 def test_no_row_of_an_experiment_is_corrected_but_its_primary_one():

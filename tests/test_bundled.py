@@ -1,4 +1,6 @@
-"""The bundled policy is what its provenance says, starts where the chapters start, and can be made again."""
+"""The bundled policy is what its provenance says, starts where the chapters start, and can be made
+again.
+"""
 
 import hashlib
 import json
@@ -26,12 +28,15 @@ def provenance():
 
 @pytest.fixture(scope="module")
 def policy():
-    return AutoModelForCausalLM.from_pretrained(BUNDLED).eval(), AutoTokenizer.from_pretrained(BUNDLED)
+    return AutoModelForCausalLM.from_pretrained(BUNDLED).eval(), AutoTokenizer.from_pretrained(
+        BUNDLED
+    )
 
 
 def test_provenance_names_these_files(provenance, policy):
     digests = provenance["sha256"]
-    assert set(digests) > {"model.safetensors", "tokenizer.json"}  # and the script's, as it was on that day
+    # and the script's, as it was on that day
+    assert set(digests) > {"model.safetensors", "tokenizer.json"}
     for name, digest in digests.items() - {"make_policy.py": digests["make_policy.py"]}.items():
         assert hashlib.sha256((BUNDLED / name).read_bytes()).hexdigest() == digest, name
     assert (BUNDLED / "model.safetensors").stat().st_size < 2 * 2**20
@@ -46,7 +51,10 @@ def test_it_starts_where_the_chapters_start(make_policy, provenance, policy):
     task = get_task("chain", **{k: v for k, v in provenance["task"].items() if k != "name"})
     n, measured = 512, provenance["measured"]
     got = make_policy["measure"](*policy, task, n, seed=1)
-    half_width = 3.5 * (measured["reward"] * (1 - measured["reward"]) * (1 / n + 1 / measured["prompts"])) ** 0.5
+    half_width = (
+        3.5
+        * (measured["reward"] * (1 - measured["reward"]) * (1 / n + 1 / measured["prompts"])) ** 0.5
+    )
     assert abs(got["reward"] - measured["reward"]) < half_width
     assert got["top1_right"] > 0.9
     assert got["well_formed"] > 0.95
@@ -77,6 +85,8 @@ def test_the_same_seed_makes_the_same_bytes(make_policy, tmp_path):
         model = make_policy["make_model"](tokenizer)
         make_policy["train"](model, tokenizer, task, steps=6, batch_size=8, lr=5e-3, seed=seed)
         model.save_pretrained(tmp_path / str(run))
-        digests.append(hashlib.sha256((tmp_path / str(run) / "model.safetensors").read_bytes()).hexdigest())
+        digests.append(
+            hashlib.sha256((tmp_path / str(run) / "model.safetensors").read_bytes()).hexdigest()
+        )
     torch.set_num_threads(threads)
     assert digests[0] == digests[1] != digests[2]

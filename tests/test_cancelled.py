@@ -1,16 +1,39 @@
-"""The cancelled share: its ends, parts that add up to a step, sets of words, curves, claims and charts."""
+"""The cancelled share: its ends, parts that add up to a step, sets of words, curves, claims and
+charts.
+"""
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from workbook.chapters.cancelled import ceiling, compute_cancellation, explore_cancellation, explore_curves, toy_rows
-from workbook.chapters.cancelled.charts import BARS, cancellation_chart, ceiling_chart, describe_shares
+from workbook.chapters.cancelled import (
+    ceiling,
+    compute_cancellation,
+    explore_cancellation,
+    explore_curves,
+    toy_rows,
+)
+from workbook.chapters.cancelled.charts import (
+    BARS,
+    cancellation_chart,
+    ceiling_chart,
+    describe_shares,
+)
 from workbook.chapters.cancelled.toy import toy_contexts
 from workbook.probes import cancellation as probe
 from workbook.probes.blocks import Blocks, block_coupling
-from workbook.probes.cancellation import LATER, MATCHED, ORDERS, PARTS, RIGHT, WRONG, PushRows, prompt_rows, shares
+from workbook.probes.cancellation import (
+    LATER,
+    MATCHED,
+    ORDERS,
+    PARTS,
+    RIGHT,
+    WRONG,
+    PushRows,
+    prompt_rows,
+    shares,
+)
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies import CLAIMS
 from workbook.studies.bench import Bench
@@ -39,16 +62,21 @@ def tables():
 
 
 def test_the_parts_of_a_toy_step_are_what_autograd_makes_of_it():
-    """In float64, to first order: what W does to a token when every rollout pushes by its advantage."""
+    """In float64, to first order: what W does to a token when every rollout pushes by its
+    advantage.
+    """
     hidden, logits = (tensor.flatten(0, 1) for tensor in toy_contexts(3, 0.6, 0.3))
     rows = toy_rows(3, 6, 0.6, 0.3, seed=2)
     tokens = rows.blocks.tokens
     context = torch.tensor((tokens["group"] * 4 + tokens["position"]).to_numpy())
     ids = torch.tensor(tokens["token_id"].to_numpy())
-    weight = (torch.linalg.pinv(hidden) @ logits).T.requires_grad_()  # W with logits W h in all contexts
+    # W with logits W h in all contexts
+    weight = (torch.linalg.pinv(hidden) @ logits).T.requires_grad_()
     logps = (hidden @ weight.T).log_softmax(-1)[context, ids]
     weights = rows.weights()
-    rewards, groups = (torch.tensor(rows.blocks.blocks[name].to_numpy()) for name in ("reward", "group"))
+    rewards, groups = (
+        torch.tensor(rows.blocks.blocks[name].to_numpy()) for name in ("reward", "group")
+    )
     assert weights.tolist() == group_advantages(rewards, groups).tolist()
     pushes = torch.tensor(weights)[tokens["block"].tolist()]
     [step] = torch.autograd.grad((pushes * logps).sum(), weight, retain_graph=True)
@@ -56,11 +84,15 @@ def test_the_parts_of_a_toy_step_are_what_autograd_makes_of_it():
     parts = rows.parts(weights, len(pushing))
     for at in parts.index[::7]:
         [own] = torch.autograd.grad(logps[at], weight, retain_graph=True)
-        assert float((own * step).sum()) == pytest.approx(parts.loc[at, list(PARTS)].sum(), abs=1e-10)
+        assert float((own * step).sum()) == pytest.approx(
+            parts.loc[at, list(PARTS)].sum(), abs=1e-10
+        )
 
 
 def test_expected_pushes_of_good_and_bad_rollouts_are_parallel():
-    """(1 - q) grad q and q grad q, summed over all words of each place of the toy with their chances."""
+    """(1 - q) grad q and q grad q, summed over all words of each place of the toy with their
+    chances.
+    """
     p = toy_contexts(1, 0.7, 0.0)[1][0].softmax(-1)  # (4, V)
     best, first, second = p.argmax(1), p[2].max(), p[3].max()
     chance = (first * second).repeat(p.shape)  # of reward 1 after each word
@@ -79,22 +111,43 @@ def test_expected_pushes_of_good_and_bad_rollouts_are_parallel():
 def test_the_ends_of_the_share():
     own = np.array([1.0, -2.0, 0.5])
     for other, share in ((-own, 1), (own, -1), (0 * own, 0)):
-        parts = pd.DataFrame({"sign": [1, -1, 1], "same": own, "other": other, "others_same": 0.0, "others_other": 0.0})
+        parts = pd.DataFrame(
+            {
+                "sign": [1, -1, 1],
+                "same": own,
+                "other": other,
+                "others_same": 0.0,
+                "others_other": 0.0,
+            }
+        )
         row = shares(pd.DataFrame([probe.set_sums(parts, np.ones(3))]))
         assert row[["within", "batch"]].to_numpy().tolist() == [[share, share]]
-        beside = parts.assign(same=parts["same"] / 2, others_same=own / 2, others_other=other / 2, other=other / 2)
-        assert shares(pd.DataFrame([probe.set_sums(beside, np.ones(3))]))["batch"].tolist() == [share]
+        beside = parts.assign(
+            same=parts["same"] / 2, others_same=own / 2, others_other=other / 2, other=other / 2
+        )
+        assert shares(pd.DataFrame([probe.set_sums(beside, np.ones(3))]))["batch"].tolist() == [
+            share
+        ]
 
 
 def hand_made():
-    """One prompt, four rollouts of two words and a fifth result: 7 in three of them, first wrong results in two."""
+    """One prompt, four rollouts of two words and a fifth result: 7 in three of them, first wrong
+    results in two.
+    """
     columns = {"rollout": [0, 0, 1, 1, 2, 2, 3, 3, 3], "token_id": [7, 1, 7, 1, 7, 2, 9, 2, 1]}
     tokens = pd.DataFrame(columns).assign(group=0, push=1.0)
     tokens["logp"] = np.log([0.5, 0.8, 0.95, 0.8, 0.5, 0.1, 0.5, 0.1, 0.5])
     tokens["credit"] = [0, 0.4, 0, 0.4, 0, -0.6, 0, -0.6, 0.1]
     tokens["category"] = np.where(tokens["credit"] == 0, "style", "result")
     tokens = tokens.assign(block=tokens["rollout"], position=tokens.groupby("rollout").cumcount())
-    rows = {"group": 0, "sign": 1, "prompts": 1, "reward": [1.0, 1, 0, 0], "rollouts": 1, "last": range(4)}
+    rows = {
+        "group": 0,
+        "sign": 1,
+        "prompts": 1,
+        "reward": [1.0, 1, 0, 0],
+        "rollouts": 1,
+        "last": range(4),
+    }
     return PushRows(Blocks(np.ones((4, 9)), pd.DataFrame(rows), tokens, tokens, 0.0))
 
 
@@ -106,7 +159,9 @@ def test_classes_states_and_shared_words_by_hand():
     assert rows.tokens["value"].tolist() == [-1] * 8 + [2]
     assert probe.kinds(rows.tokens.assign(credit=np.nan)).tolist().count(RIGHT) == 5
     sets = rows.sets(rows.parts(rows.weights()))
-    where = {name: np.flatnonzero(sets["word", name]).tolist() for name in ("style", RIGHT, WRONG, LATER)}
+    where = {
+        name: np.flatnonzero(sets["word", name]).tolist() for name in ("style", RIGHT, WRONG, LATER)
+    }
     assert where == {
         "style": [0, 4],
         RIGHT: [1, 3],
@@ -115,7 +170,8 @@ def test_classes_states_and_shared_words_by_hand():
     }  # the sure 7 counts, and does not stand here
     assert np.flatnonzero(sets["word and state", RIGHT]).tolist() == []  # after another value
     assert np.flatnonzero(sets["any word", "all"]).tolist() == [0, 1, 3, 4, 5, 6, 7, 8]
-    assert sets["word", MATCHED].sum() == 1  # of results below 0.6 that share, one: its cell has both style words
+    # of results below 0.6 that share, one: its cell has both style words
+    assert sets["word", MATCHED].sum() == 1
 
 
 def test_weights_are_advantages_of_the_first_rollouts_and_permuted_ones(toy):
@@ -141,7 +197,9 @@ def test_a_prompt_alone_does_not_depend_on_the_others_and_circles_cover_them(toy
 
 
 def test_rows_and_real_steps_agree_in_the_bundled_policy(sampled):
-    """Parts by leaving out add up to the step; the sum of rows misses it by less than 2 % at 0.01 nats."""
+    """Parts by leaving out add up to the step; the sum of rows misses it by less than 2 % at 0.01
+    nats.
+    """
     policy, rollouts, rows = sampled
     before = torch.cat([p.detach().flatten() for p in policy.model.parameters()])
     group, *beside = rows.groups
@@ -168,7 +226,9 @@ def test_doublings_stand_for_their_rollouts(sampled):
     a, b = (one.parts(one.weights())[list(PARTS[:2])].to_numpy() for one in (fine, coarse))
     assert np.sqrt(((a - b) ** 2).mean() / (a**2).mean()) < 0.05
     signs = one.advantages > 0
-    gram = block_coupling(policy, one, signs.long()[:, None].expand(one.completion_ids.shape)).gram()
+    gram = block_coupling(
+        policy, one, signs.long()[:, None].expand(one.completion_ids.shape)
+    ).gram()
     products = probe.sign_products(policy, one, [4, 8]).iloc[-1]
     cosine = products["product"] / np.sqrt(products["up2"] * products["down2"])
     assert cosine == pytest.approx(gram[0, 1] / np.sqrt(gram[0, 0] * gram[1, 1]), abs=0.01)
@@ -188,7 +248,9 @@ def test_the_study_leaves_sums_from_which_claims_read(tables):
     assert np.isfinite(claims.beyond_permuted({"cancelled/sums": sums})).all()
     rows = {"cancelled/products": tables["products"].assign(seed=0)}
     assert claims.cosine(rows, 16).between(-1, 1).all()
-    errors = tables["steps"].query("order == @ORDERS[0]").groupby("nats")[["miss2", "real2"]].first()
+    errors = (
+        tables["steps"].query("order == @ORDERS[0]").groupby("nats")[["miss2", "real2"]].first()
+    )
     assert np.sqrt(errors["miss2"] / errors["real2"])[[1e-3, 1e-2]].max() < 2e-2
 
 
@@ -219,17 +281,23 @@ def test_committed_tables_are_drawn(tables):
 
 
 def test_the_share_of_words_without_credit_falls_whatever_cancels():
-    """Pushes on one context cancel exactly here: with two rollouts all of it, with 32 hardly any of a style word."""
+    """Pushes on one context cancel exactly here: with two rollouts all of it, with 32 hardly any of
+    a style word.
+    """
     table = ceiling((2, 32), seeds=3)
     shares = table.set_index(["rollouts", "kind", "rewards"])["share"]
     assert shares.loc[2, "style"].tolist() == pytest.approx([1.0, 1.0]), "by reward, permuted"
     assert shares.loc[32, "style"].abs().max() < 0.2
-    assert shares.loc[32, RIGHT, "by reward"] < -0.4 < shares.loc[32, RIGHT, "permuted"] - 0.2, "credit shows below 0"
+    assert shares.loc[32, RIGHT, "by reward"] < -0.4 < shares.loc[32, RIGHT, "permuted"] - 0.2, (
+        "credit shows below 0"
+    )
     assert "style, permuted, 32" in ceiling_chart(table).to_dict()["description"]
 
 
 def test_on_words_that_both_signs_say_their_pushes_oppose_without_any_credit():
-    """One context, three equally likely words, coin flips as rewards: mean cosine of the two signs on shared words."""
+    """One context, three equally likely words, coin flips as rewards: mean cosine of the two signs
+    on shared words.
+    """
     rng, cosines = np.random.default_rng(0), []
     for _ in range(500):
         words, good = rng.integers(3, size=8), rng.random(8) < 0.5

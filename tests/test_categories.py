@@ -1,4 +1,6 @@
-"""Categories of real tokens: whole words decide, whatever the vocabulary cuts them into; text is only compared."""
+"""Categories of real tokens: whole words decide, whatever the vocabulary cuts them into; text is
+only compared.
+"""
 
 import time
 from dataclasses import replace
@@ -9,7 +11,10 @@ import torch
 from workbook.probes.categories import CLASSES, categorized, token_classes
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 
-SENTENCE = "Therefore the answer to \\frac{3}{4} + x is not $12.5$, since two apples cost **more**.\n- done 🎉"
+SENTENCE = (
+    "Therefore the answer to \\frac{3}{4} + x is not $12.5$, since two apples cost **more**.\n-"
+    " done 🎉"
+)
 OF_CLASS = {
     "Reasoning": ["Therefore", "answer", "since", "apples"],
     "Math": ["\\frac", "3", "+", "x", "$", "12.5", "two"],
@@ -32,7 +37,9 @@ def rollouts_of(tokens, texts):
     return replace(Rollouts.from_batch(batch), tokens=tokens, completions=texts)
 
 
-@pytest.mark.parametrize(("kind", "word"), [(kind, word) for kind, words in OF_CLASS.items() for word in words])
+@pytest.mark.parametrize(
+    ("kind", "word"), [(kind, word) for kind, words in OF_CLASS.items() for word in words]
+)
 def test_words_and_signs_by_the_rules(kind, word):
     text = SENTENCE
     start = text.index(word)
@@ -63,13 +70,29 @@ def test_vocabularies_that_lose_the_space_before_a_word_are_aligned_all_the_same
 
 def test_special_tokens_fragments_and_space_stand_outside_the_text():
     tokens = ("<|im_start|>", "\n\n", "4", " �", "�", " is", "</s>", "[PAD]", "")
-    expected = ("Template", "Template", "Math", "other", "other", "Template", "Template", "Template", "Template")
+    expected = (
+        "Template",
+        "Template",
+        "Math",
+        "other",
+        "other",
+        "Template",
+        "Template",
+        "Template",
+        "Template",
+    )
     assert token_classes(tokens, "\n\n4 é is") == expected
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
-    [("5 - 3", "Math"), ("well-known", "Reasoning"), ("* item", "Template"), ("2*3", "Math"), ("a < b", "Math")],
+    [
+        ("5 - 3", "Math"),
+        ("well-known", "Reasoning"),
+        ("* item", "Template"),
+        ("2*3", "Math"),
+        ("a < b", "Math"),
+    ],
 )
 def test_ambiguous_signs_follow_their_neighbours(text, kind):
     sign = next(c for c in text if c in "-*<")

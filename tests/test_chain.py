@@ -1,4 +1,6 @@
-"""The chain: its grammar, its verifier, its equivalent solutions, and credit against brute force over all chains."""
+"""The chain: its grammar, its verifier, its equivalent solutions, and credit against brute force
+over all chains.
+"""
 
 import itertools
 import random
@@ -31,14 +33,18 @@ def every_chain(task: Chain, prompt: str) -> list[tuple[float, tuple[int, ...]]]
             value = results[-1] if results else numbers[0]
             right = (value + number if operator == "+" else value - number) % task.modulus
             for result in range(task.modulus):
-                step = 1 - task.error_rate if result == right else task.error_rate / (task.modulus - 1)
+                step = (
+                    1 - task.error_rate if result == right else task.error_rate / (task.modulus - 1)
+                )
                 grown.append((p * step, (*results, result)))
         chains = grown
     return chains
 
 
 def test_value_is_the_expected_reward_over_all_chains():
-    """V after each prefix of results equals the probability, by enumeration, that the last result is the answer."""
+    """V after each prefix of results equals the probability, by enumeration, that the last result
+    is the answer.
+    """
     chains, answer = every_chain(SMALL, SMALL_PROMPT), int(SMALL.solve(SMALL_PROMPT))
     assert sum(p for p, _ in chains) == pytest.approx(1)
     for _, results in chains:
@@ -48,12 +54,16 @@ def test_value_is_the_expected_reward_over_all_chains():
         for k in range(1, 4):
             running += gained[at[k - 1]]
             like = [(p, r[-1] == answer) for p, r in chains if r[:k] == results[:k]]
-            assert running == pytest.approx(sum(p * right for p, right in like) / sum(p for p, _ in like), abs=1e-12)
+            assert running == pytest.approx(
+                sum(p * right for p, right in like) / sum(p for p, _ in like), abs=1e-12
+            )
         assert all(credit == 0 for i, credit in enumerate(gained) if i not in at)
 
 
 def test_credit_is_a_martingale_and_the_last_step_has_its_closed_form():
-    """Before each result the mean credit is zero; on track the last step's credit is e if right, e - 1 if wrong."""
+    """Before each result the mean credit is zero; on track the last step's credit is e if right, e
+    - 1 if wrong.
+    """
     mean = [0.0, 0.0, 0.0]
     for p, results in every_chain(SMALL, SMALL_PROMPT):
         gained = credits(SMALL, SMALL_PROMPT, SMALL.render(SMALL_PROMPT, results=list(results)))
@@ -72,7 +82,9 @@ def test_credits_of_a_demonstration_sum_to_reward_minus_value(operands, modulus,
     text = task.demonstrate(prompt, random.Random(seed))
     rows = task.annotate(prompt, task.solve(prompt), [*text.split(), "<eos>"])
     reward = task.reward([prompt], [text], [task.solve(prompt)])[0]
-    assert sum(credit for _, credit in rows) == pytest.approx(reward - task.value(True, operands - 1), abs=1e-9)
+    assert sum(credit for _, credit in rows) == pytest.approx(
+        reward - task.value(True, operands - 1), abs=1e-9
+    )
     assert all(credit == 0 for category, credit in rows if category != "result")
     assert task.style_key(text) is not None
 
@@ -88,7 +100,8 @@ def test_an_error_spoils_the_answer_and_a_second_may_repair_it():
 def test_a_false_copy_is_charged_and_a_derailment_ends_the_value():
     task, prompt = Chain(operands=3), "5 - 6 + 3 ="
     right = [*task.render(prompt).split(), "<eos>"]
-    false_copy = [*right[:5], "4", *right[6:]]  # the running value 5 copied as 4, results kept: the result repairs it
+    # the running value 5 copied as 4, results kept: the result repairs it
+    false_copy = [*right[:5], "4", *right[6:]]
     gained = [credit for _, credit in task.annotate(prompt, "2", false_copy)]
     assert gained[5] == pytest.approx(task.value(False, 2) - task.value(True, 2))
     assert sum(gained) == pytest.approx(1 - task.value(True, 2))
@@ -105,7 +118,8 @@ def test_a_false_copy_is_charged_and_a_derailment_ends_the_value():
 @given(
     st.lists(
         st.one_of(
-            st.sampled_from([*OPENINGS, *LINKS, *CLOSINGS, *TEMPLATE, *"0123456789+-", "<eos>"]), st.text(max_size=5)
+            st.sampled_from([*OPENINGS, *LINKS, *CLOSINGS, *TEMPLATE, *"0123456789+-", "<eos>"]),
+            st.text(max_size=5),
         )
     )
 )
@@ -121,8 +135,15 @@ def test_equivalent_solutions_are_all_of_them_and_only_them():
     texts = list(task.equivalent_solutions(prompt))
     assert len(texts) == len(set(texts)) == len(OPENINGS) * len(LINKS) ** 2 * len(CLOSINGS)
     assert set(task.reward([prompt] * len(texts), texts, ["2"] * len(texts))) == {1.0}
-    assert [task.style_key(text) for text in texts] == list(itertools.product(OPENINGS, LINKS, LINKS, CLOSINGS))
-    others = [task.render(prompt, results=[3, 6]), texts[0] + " ;", "", Chain(operands=2).render("1 + 1 =")]
+    assert [task.style_key(text) for text in texts] == list(
+        itertools.product(OPENINGS, LINKS, LINKS, CLOSINGS)
+    )
+    others = [
+        task.render(prompt, results=[3, 6]),
+        texts[0] + " ;",
+        "",
+        Chain(operands=2).render("1 + 1 ="),
+    ]
     assert not any(other in texts for other in others)
     assert task.style_key(others[1]) is None
 
@@ -135,7 +156,8 @@ def test_data_sets_are_reproducible_distinct_and_disjoint_across_seeds():
     assert not any(a & b for a, b in itertools.combinations(prompts, 2))
     assert set(task.dataset(300, seed=8)["prompt"]) != prompts[0]
     rows = task.dataset(20, seed=1)
-    for prompt, answer in zip(rows["prompt"], rows["answer"], strict=True):  # Python's own arithmetic is the oracle
+    # Python's own arithmetic is the oracle
+    for prompt, answer in zip(rows["prompt"], rows["answer"], strict=True):
         numbers = prompt.replace(" - ", " +-").removesuffix(" =").split(" +")
         assert int(answer) == sum(int(number.replace(" ", "")) for number in numbers) % 10
     tiny = Chain(operands=2, modulus=3).dataset(40, seed=0)  # 18 prompts in all: they repeat
@@ -151,7 +173,9 @@ def test_held_out_prompts_are_another_stream_and_share_none_with_training():
     tiny = Chain(operands=2, modulus=2)  # 8 prompts in all: they repeat, and some streams have none
     trained, held = tiny.split(10, 4, seed=2)
     assert not set(trained["prompt"]) & set(held["prompt"])
-    with pytest.raises(ValueError, match=r"has no prompt among the 8 .* take more operands or a larger modulus"):
+    with pytest.raises(
+        ValueError, match=r"has no prompt among the 8 .* take more operands or a larger modulus"
+    ):
         tiny.split(10, 4, seed=3)
 
 
@@ -173,11 +197,15 @@ class Repeats(Task):
 
 def test_held_out_rows_that_repeat_training_prompts_are_replaced_or_refused():
     task = Repeats(200)
-    trained, held = task.split(150, 20, seed=0)  # 1,000,003 % 200 = 3: the stream begins among what is trained on
+    # 1,000,003 % 200 = 3: the stream begins among what is trained on
+    trained, held = task.split(150, 20, seed=0)
     texts = [prompt[0]["content"] for prompt in held["prompt"]]
     assert texts == [f"p{i}" for i in range(150, 170)]
     assert len(trained) == 150
-    with pytest.raises(ValueError, match=r"^repeats has too few prompts to hold out 60: .* 50 are not among the 150"):
+    with pytest.raises(
+        ValueError,
+        match=r"^repeats has too few prompts to hold out 60: .* 50 are not among the 150",
+    ):
         task.split(150, 60)
 
 
@@ -188,8 +216,11 @@ def test_false_negatives_are_a_share_of_right_completions_always_the_same_ones()
     answer, rights = plain.solve(prompt), list(plain.equivalent_solutions(prompt))
     scores = [task.score(text, answer) for text in rights]
     assert all(plain.score(text, answer) == 1 for text in rights)
-    assert abs(sum(scores) / len(rights) - (1 - rate)) < 4 * (rate * (1 - rate) / len(rights)) ** 0.5
-    assert [task.score(f"  {text} ", answer) for text in rights] == scores  # the same text is judged the same
+    assert (
+        abs(sum(scores) / len(rights) - (1 - rate)) < 4 * (rate * (1 - rate) / len(rights)) ** 0.5
+    )
+    # the same text is judged the same
+    assert [task.score(f"  {text} ", answer) for text in rights] == scores
     more = [missing_more.score(text, answer) for text in rights]
     assert all(
         kept <= before for kept, before in zip(more, scores, strict=True)

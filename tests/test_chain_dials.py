@@ -1,4 +1,6 @@
-"""The chain's dials: each alone leaves the rest as it is, and credit is that of every completion, weighted."""
+"""The chain's dials: each alone leaves the rest as it is, and credit is that of every completion,
+weighted.
+"""
 
 import hashlib
 import itertools
@@ -56,7 +58,9 @@ def test_demonstrations_of_a_wrong_mode_are_wrong_by_its_own_shift():
     for (sign, operand), moved in (((operator, number), shift), (usual, 0)):
         prompt = f"4 {sign} {operand} ="
         right = int(task.solve(prompt))
-        off = Counter((int(task.demonstrate(prompt, rng).split()[-1]) - right) % 10 for _ in range(n))
+        off = Counter(
+            (int(task.demonstrate(prompt, rng).split()[-1]) - right) % 10 for _ in range(n)
+        )
         shares = {0: KEPT, moved: SHIFTED} if moved else {0: 0.8}
         rest = (1 - sum(shares.values())) / (10 - len(shares))
         for offset in range(10):
@@ -67,17 +71,22 @@ def test_demonstrations_of_a_wrong_mode_are_wrong_by_its_own_shift():
 @pytest.mark.parametrize("dials", DIALS)
 @pytest.mark.parametrize(("operands", "modulus"), [(2, 5), (3, 4)])
 def test_credits_up_to_a_token_sum_to_the_value_after_every_completion(dials, operands, modulus):
-    """V after each word is the mean reward of all chains that go on from there, by their probability."""
+    """V after each word is the mean reward of all chains that go on from there, by their
+    probability.
+    """
     task = Chain(operands=operands, modulus=modulus, error_rate=0.3, **dials)
     for prompt in task.dataset(3)["prompt"]:
         (numbers, operators), answer = task._parse(prompt), task.solve(prompt)
         shifts = [
-            shifts_of(task.wrong_modes, modulus).get(pair, 0) for pair in zip(operators, numbers[1:], strict=True)
+            shifts_of(task.wrong_modes, modulus).get(pair, 0)
+            for pair in zip(operators, numbers[1:], strict=True)
         ]
         chains = []  # (probability, reward, words, credits)
         for offs in itertools.product(range(modulus), repeat=operands - 1):
             p, value, results = 1.0, numbers[0], []
-            for operator, number, off, shift in zip(operators, numbers[1:], offs, shifts, strict=True):
+            for operator, number, off, shift in zip(
+                operators, numbers[1:], offs, shifts, strict=True
+            ):
                 p *= offset_shares(modulus, 0.3, shift)[off]
                 value = (value + number * (1 if operator == "+" else -1) + off) % modulus
                 results.append(value)
@@ -90,14 +99,20 @@ def test_credits_up_to_a_token_sum_to_the_value_after_every_completion(dials, op
         assert task.to_come(prompt) == pytest.approx(start)
         for _, _, words, credits in chains:
             for t in range(len(words)):
-                like = [(p, reward) for p, reward, other, _ in chains if other[: t + 1] == words[: t + 1]]
+                like = [
+                    (p, reward)
+                    for p, reward, other, _ in chains
+                    if other[: t + 1] == words[: t + 1]
+                ]
                 value = sum(p * reward for p, reward in like) / sum(p for p, _ in like)
                 assert start + sum(credits[: t + 1]) == pytest.approx(value, abs=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(DIALS), st.integers(2, 7), st.integers(3, 13), st.integers(0, 10**6))
-def test_demonstrations_of_every_dial_are_chains_whose_credit_sums_up(dials, operands, modulus, seed):
+def test_demonstrations_of_every_dial_are_chains_whose_credit_sums_up(
+    dials, operands, modulus, seed
+):
     task = Chain(operands=operands, modulus=modulus, **dials)
     prompt = task.dataset(1, seed)["prompt"][0]
     text, answer = task.demonstrate(prompt, random.Random(seed)), task.solve(prompt)
@@ -106,9 +121,13 @@ def test_demonstrations_of_every_dial_are_chains_whose_credit_sums_up(dials, ope
     assert len(words) <= task.longest - 10
     rows = task.annotate(prompt, answer, words)
     reward = task.reward([prompt], [text], [answer])[0]
-    assert sum(credit for _, credit in rows) == pytest.approx(reward - task.to_come(prompt), abs=1e-9)
+    assert sum(credit for _, credit in rows) == pytest.approx(
+        reward - task.to_come(prompt), abs=1e-9
+    )
     assert all(credit == 0 for category, credit in rows if category != "result")
-    assert [slot.category for _, slot in task.parsed(text)] == [category for category, _ in rows[:-1]]
+    assert [slot.category for _, slot in task.parsed(text)] == [
+        category for category, _ in rows[:-1]
+    ]
 
 
 def test_forced_words_change_nothing_of_the_others():
@@ -121,14 +140,19 @@ def test_forced_words_change_nothing_of_the_others():
         rows = many.annotate(PROMPT, "2", words)
         assert [rows[i] for i in kept] == few.annotate(PROMPT, "2", [*short.split(), "<eos>"])
         assert {rows[i] for i in set(range(len(words))) - set(kept)} == {("template", 0.0)}
-        assert (many.score(long, "2"), many.style_key(long)) == (few.score(short, "2"), few.style_key(short))
+        assert (many.score(long, "2"), many.style_key(long)) == (
+            few.score(short, "2"),
+            few.style_key(short),
+        )
 
 
 def test_words_that_say_nothing_may_follow_any_result_and_nothing_else():
     task, plain = Chain(operands=3, ramble=3), Chain(operands=3)
     words = [*task.render(PROMPT, rambles=[["hm"] * 9, ["er", "well"]]).split(), "<eos>"]
     rows = task.annotate(PROMPT, "2", words)
-    assert {row for row, word in zip(rows, words, strict=True) if word in RAMBLE} == {("style", 0.0)}
+    assert {row for row, word in zip(rows, words, strict=True) if word in RAMBLE} == {
+        ("style", 0.0)
+    }
     others = [row for row, word in zip(rows, words, strict=True) if word not in RAMBLE]
     assert others == plain.annotate(PROMPT, "2", [word for word in words if word not in RAMBLE])
     assert task.score(" ".join(words), "2") == 1
@@ -139,7 +163,9 @@ def test_words_that_say_nothing_may_follow_any_result_and_nothing_else():
     texts = [task.demonstrate(PROMPT, rng) for _ in range(400)]
     counts = Counter()
     for text in texts:
-        for result, ramble in zip(plain._prefixes(*plain._parse(PROMPT))[1:2], text.split(" ; ")[1:2], strict=True):
+        for result, ramble in zip(
+            plain._prefixes(*plain._parse(PROMPT))[1:2], text.split(" ; ")[1:2], strict=True
+        ):
             counts[ramble.split()[5] == str(result), len(ramble.split()) - 6] += 1
     assert {n for right, n in counts if right} == {0}
     assert {n for right, n in counts if not right} == {0, 1, 2, 3}
@@ -166,7 +192,10 @@ def test_steps_are_rewarded_in_order_by_what_they_state():
     task = Chain(operands=4, reward_by="steps", false_negative_rate=0.4)
     prompt, sure = "5 - 6 + 3 + 1 =", Chain(operands=4, reward_by="steps")
     assert sure.solve(prompt) == "9 2 3"
-    texts = [sure.render(prompt, results=results) for results in ([9, 2, 3], [9, 1, 2], [8, 2, 3], [0, 0, 0])]
+    texts = [
+        sure.render(prompt, results=results)
+        for results in ([9, 2, 3], [9, 1, 2], [8, 2, 3], [0, 0, 0])
+    ]
     assert sure.reward([prompt] * 4, texts, ["9 2 3"] * 4) == pytest.approx([1, 1 / 3, 2 / 3, 0])
     texts = list(itertools.islice(sure.equivalent_solutions(prompt), 1000))
     kept = sum(task.reward([prompt] * 1000, texts, ["9 2 3"] * 1000))
@@ -176,11 +205,15 @@ def test_steps_are_rewarded_in_order_by_what_they_state():
 
 def test_styles_are_drawn_without_listing_them():
     few, many = Chain(operands=3), Chain(operands=12, free_words=4)
-    assert few.some_styles(PROMPT, 9, random.Random(3)) == random.Random(3).sample(list(few.styles(PROMPT)), 9)
+    assert few.some_styles(PROMPT, 9, random.Random(3)) == random.Random(3).sample(
+        list(few.styles(PROMPT)), 9
+    )
     drawn = many.some_styles(prompt := many.dataset(1)["prompt"][0], 20, random.Random(3))
     assert len(set(drawn)) == 20
     assert many.style_key(many.render(prompt, drawn[0])) == drawn[0]
-    with pytest.raises(ValueError, match="must be an opening, 4 links for each step, and a closing"):
+    with pytest.raises(
+        ValueError, match="must be an opening, 4 links for each step, and a closing"
+    ):
         many.render(prompt, OPENINGS[:1] * 3)
 
 
@@ -188,11 +221,17 @@ def test_styles_are_drawn_without_listing_them():
     ("options", "message"),
     [
         ({"wrong_modes": 1.5}, r"wrong_modes is 1.5, but must be a number in \[0, 1\]."),
-        ({"wrong_modes": 0.5, "modulus": 2}, "wrong_modes is 0.5, but must be 0 with a modulus of 2."),
+        (
+            {"wrong_modes": 0.5, "modulus": 2},
+            "wrong_modes is 0.5, but must be 0 with a modulus of 2.",
+        ),
         ({"free_words": 5}, "free_words is 5, but must be an integer from 0 to 4."),
         ({"forced_words": 1}, "forced_words is 1, but must be an integer from 2 to 12."),
         ({"ways": 3}, "ways is 3, but must be 1 or 4."),
-        ({"ways": 4, "free_words": 0}, "ways is 4, but must be 1 where a step has no free word to tell ways apart."),
+        (
+            {"ways": 4, "free_words": 0},
+            "ways is 4, but must be 1 where a step has no free word to tell ways apart.",
+        ),
         ({"reward_by": "step"}, "reward_by is 'step', but must be 'final' or 'steps'."),
         ({"ramble": -1}, "ramble is -1, but must be an integer from 0 to 20."),
     ],

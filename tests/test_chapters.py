@@ -24,8 +24,11 @@ from workbook.policies.packaged import PACKAGED
 CHAPTERS = chapters.find_chapters()
 ADDRESS = "https://github.com/somebody/cancellation-workbook"
 LIMITS = {"cells": 40, "lines": 40, "words": 3_000, "bytes": 1_500_000}
-HIDDEN = re.compile(r"<details>.*?</details>|<[^>]+>", re.DOTALL)  # hints and solutions that are folded, and tags
-MACHINE_PATHS = re.compile(r"(?<![\w.:/])/(?:home|root|work|tmp|Users|private|var|opt)/[\w.]|site-packages|[A-Z]:\\\\")
+# hints and solutions that are folded, and tags
+HIDDEN = re.compile(r"<details>.*?</details>|<[^>]+>", re.DOTALL)
+MACHINE_PATHS = re.compile(
+    r"(?<![\w.:/])/(?:home|root|work|tmp|Users|private|var|opt)/[\w.]|site-packages|[A-Z]:\\\\"
+)
 NOTEBOOKS = chapters.find_notebooks()  # with the forms that have one of their own
 each_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
@@ -61,7 +64,9 @@ def test_chapter_was_executed_top_to_bottom(path):
     code = cells(path, "code")
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     assert not [output for cell in code for output in cell.outputs if output.output_type == "error"]
-    assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs), "no picture"
+    assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs), (
+        "no picture"
+    )
 
 
 @each_notebook
@@ -110,7 +115,9 @@ def test_a_form_of_its_own_is_one_folded_cell_that_colab_can_run_too(path):
 
 
 def navigation(path):
-    """The line of Markdown that leads from a chapter to those before and after it; in its first cell and its last."""
+    """The line of Markdown that leads from a chapter to those before and after it; in its first
+    cell and its last.
+    """
     place = CHAPTERS.index(path)
     links = [f"← {_link(CHAPTERS[place - 1])}"] if place else []
     links += [f"[all chapters]({CHAPTERS[0].name}#The-chapters)"] if place > 1 else []
@@ -136,19 +143,29 @@ def test_chapter_leads_to_those_before_and_after_it(path):
 def test_chapter_is_clean(path):
     for command in (["check"], ["format", "--check"]):
         run = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, str(path)], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "ruff", *command, str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert run.returncode == 0, run.stdout
 
 
 def test_machine_paths_are_recognized():
-    for text in ("in /home/someone/x", '"/tmp/run', "File /opt/project", "/root/.cache", "lib/site-packages/torch"):
+    for text in (
+        "in /home/someone/x",
+        '"/tmp/run',
+        "File /opt/project",
+        "/root/.cache",
+        "lib/site-packages/torch",
+    ):
         assert MACHINE_PATHS.findall(text), text
     for text in ("rewards/mean", "https://example.org/home/page", "./notebooks/runs", "and/or"):
         assert not MACHINE_PATHS.findall(text), text
 
 
-# --- the machinery -----------------------------------------------------------------------------------------------
+# --- the machinery
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -157,7 +174,11 @@ def shelf(tmp_path, monkeypatch, offline):
     monkeypatch.setattr(chapters, "NOTEBOOKS", tmp_path / "notebooks")
     (tmp_path / "notebooks").mkdir()
 
-    def put(name, *sources, header="# A title <b>\n\n**Question:** is *this* so?\n\nMore. [next](01_b.ipynb)"):
+    def put(
+        name,
+        *sources,
+        header="# A title <b>\n\n**Question:** is *this* so?\n\nMore. [next](01_b.ipynb)",
+    ):
         notebook = new_notebook(cells=[new_markdown_cell(header), *map(new_code_cell, sources)])
         nbformat.write(notebook, path := chapters.NOTEBOOKS / f"{name}.ipynb")
         return path
@@ -213,7 +234,9 @@ def test_in_place_writes_stable_outputs_with_pictures_for_widgets(shelf, capsys)
 def test_a_failure_names_chapter_cell_and_error_and_writes_nothing(shelf):
     path, after = shelf("01_b", "1", "x = {}\nx['key']", "2"), shelf("02_c", "1")
     before = path.read_bytes()
-    with pytest.raises(chapters.ChapterFailed, match=r"01_b\.ipynb failed in cell 2: KeyError: 'key'") as error:
+    with pytest.raises(
+        chapters.ChapterFailed, match=r"01_b\.ipynb failed in cell 2: KeyError: 'key'"
+    ) as error:
         chapters.run_chapters("smoke", in_place=True)
     assert "x['key']" in str(error.value)
     assert path.read_bytes() == before
@@ -236,24 +259,37 @@ def test_names_choose_and_unknown_ones_are_refused(shelf):
 
 
 def test_the_book_is_whole_without_a_kernel_and_without_the_net(shelf, tmp_path):
-    moves = "from workbook.chapters.groups import explore_gradients_meet\n\nexplore_gradients_meet()"
+    moves = (
+        "from workbook.chapters.groups import explore_gradients_meet\n\nexplore_gradients_meet()"
+    )
     shelf("00_a", WIDGETS, moves)
     shelf(
-        "01_b", "1", header=f"# Next\n\n{badge('01_b', ADDRESS)}\n\n**Question:** why $x_1^2$?\n\n$$\\frac{{a}}{{b}}$$"
+        "01_b",
+        "1",
+        header=(
+            f"# Next\n\n{badge('01_b', ADDRESS)}\n\n**Question:** why"
+            " $x_1^2$?\n\n$$\\frac{a}{b}$$"
+        ),
     )
     render_book(chapters.run_chapters("smoke"), tmp_path / "book")
-    page, last, index = ((tmp_path / "book" / name).read_text() for name in ("00_a.html", "01_b.html", "index.html"))
+    page, last, index = (
+        (tmp_path / "book" / name).read_text() for name in ("00_a.html", "01_b.html", "index.html")
+    )
     pictures = re.findall(r'src="(_images/\w+\.png)"', page)
     assert len(pictures) == 4
     assert all((tmp_path / "book" / picture).exists() for picture in pictures)
     assert len(re.findall(r'alt="Fig\. 0\.\d\. Reward', page)) == 3
     spec = gzip.decompress(b64decode(re.search('application/gzip">([^<]+)', page)[1])).decode()
-    assert re.search(r'alt="(Fig\. 0\.\d\. Where two)', page)[1] in spec, "what moves has its picture's number"
+    assert re.search(r'alt="(Fig\. 0\.\d\. Where two)', page)[1] in spec, (
+        "what moves has its picture's number"
+    )
     assert ">steps</th><td>7</td>" in page
     assert page.count('class="moving"') == 1
     assert "now_advantage_a" in spec
     assert 'href="01_b.html"' in page
-    assert not re.findall(r'<(?:script|img|link)[^>]+(?:src|href)="(?:https?:)?//', page + last + index)
+    assert not re.findall(
+        r'<(?:script|img|link)[^>]+(?:src|href)="(?:https?:)?//', page + last + index
+    )
     assert re.search(r'href="https://colab[^"]*/01_b.ipynb"[^>]*>Open in Colab</a>', last)
     assert "<mfrac>" in last
     assert "<msubsup>" in last

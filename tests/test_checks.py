@@ -1,4 +1,6 @@
-"""Each setting that would break an intervention, or make it a silent no-op, is named in one sentence."""
+"""Each setting that would break an intervention, or make it a silent no-op, is named in one
+sentence.
+"""
 
 import pytest
 import torch
@@ -6,10 +8,17 @@ import torch
 from workbook.training.checks import problems
 from workbook.training.config import CancellationConfig
 
-# 4 optimizer steps per generation batch of 4 x 16 rollouts in groups of 8, whole groups everywhere: nothing to complain about.
+# 4 optimizer steps per generation batch of 4 x 16 rollouts in groups of 8, whole groups everywhere:
+# nothing to complain about.
 SOUND = {"num_generations": 8, "per_device_train_batch_size": 16, "steps_per_generation": 4}
 SOUND |= {"gradient_accumulation_steps": 1, "loss_type": "dr_grpo", "max_grad_norm": 0.0}
-SOUND |= {"output_dir": "unused", "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no"}
+SOUND |= {
+    "output_dir": "unused",
+    "use_cpu": True,
+    "bf16": False,
+    "report_to": "none",
+    "save_strategy": "no",
+}
 QUERY = {"batching": "query_preserved"}
 MIN = QUERY | {"group_transform": "min_replace"}
 MEASURED = {"measure_cancellation": 1}
@@ -79,10 +88,13 @@ CASES = [
 @pytest.mark.parametrize(("settings", "launch", "severity", "words"), CASES, ids=lambda v: None)
 def test_named_in_one_sentence(settings, launch, severity, words):
     args = CancellationConfig(**SOUND)
-    for field, value in settings.items():  # afterwards: TRL's constructor refuses some of them for one process
+    # afterwards: TRL's constructor refuses some of them for one process
+    for field, value in settings.items():
         setattr(args, field, value)
     faults = problems(args, **launch)
-    matching = [p for p in faults if p.severity == severity and all(word in p.sentence for word in words)]
+    matching = [
+        p for p in faults if p.severity == severity and all(word in p.sentence for word in words)
+    ]
     assert matching, faults
     assert matching[0].sentence.endswith(".")
     assert "\n" not in matching[0].sentence
@@ -100,9 +112,17 @@ def test_named_in_one_sentence(settings, launch, severity, words):
         SPREAD | MEASURED,
         SPREAD | {"steps_per_generation": 1},
         SPREAD | {"loss_type": "cispo", "epsilon_high": 5.0},
-        QUERY | {"group_transform": "advantage_orthogonal", "beta": 0.1, "use_bias_correction_kl": False},
+        QUERY
+        | {
+            "group_transform": "advantage_orthogonal",
+            "beta": 0.1,
+            "use_bias_correction_kl": False,
+        },
     ],
 )
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_sound_settings_pass(settings, world_size):
-    assert problems(CancellationConfig(**SOUND | settings), world_size=world_size, quantized=False) == []
+    assert (
+        problems(CancellationConfig(**SOUND | settings), world_size=world_size, quantized=False)
+        == []
+    )

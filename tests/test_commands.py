@@ -20,7 +20,12 @@ from workbook.places import PACKAGE, data_path
 CONFIG = {
     **{"name": "mine", "num_prompts": 8, "threads": 1},
     "trainer": {
-        **{"max_steps": 1, "num_generations": 2, "per_device_train_batch_size": 2, "steps_per_generation": 1},
+        **{
+            "max_steps": 1,
+            "num_generations": 2,
+            "per_device_train_batch_size": 2,
+            "steps_per_generation": 1,
+        },
         "max_completion_length": 4,
     },
 }
@@ -77,7 +82,10 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(config, command, words, ca
 
 
 def test_help_needs_no_libraries():
-    code = "import sys; import workbook.__main__; print({'torch', 'numpy', 'bitsandbytes'} & set(sys.modules))"
+    code = (
+        "import sys; import workbook.__main__; print({'torch', 'numpy', 'bitsandbytes'} &"
+        " set(sys.modules))"
+    )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
 
 
@@ -86,15 +94,22 @@ def test_without_a_command_the_help_names_each_in_its_group(capsys):
     text = capsys.readouterr().out
     parser = __main__.make_parser()
     (action,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
-    assert sorted(name for names in __main__.GROUPS.values() for name in names) == sorted(action.choices)
+    assert sorted(name for names in __main__.GROUPS.values() for name in names) == sorted(
+        action.choices
+    )
     assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("width", [40, 80, 100])
 @pytest.mark.parametrize("rich", [False, True])
 def test_every_text_fits_its_width_and_colours_take_none(width, rich, monkeypatch):
-    frame = pd.DataFrame({"run": ["a*b*c", "`x|y`" * 30], "text": ["one two " * 20, ""], "value": [0.123456, None]})
-    text = f"1. **Bold over many words**, *aside* and `code`: {'word ' * 40}\n\n{frame_table(frame)}\n  ✓ supported"
+    frame = pd.DataFrame(
+        {"run": ["a*b*c", "`x|y`" * 30], "text": ["one two " * 20, ""], "value": [0.123456, None]}
+    )
+    text = (
+        f"1. **Bold over many words**, *aside* and `code`: {'word ' * 40}\n\n{frame_table(frame)}\n"
+        "  ✓ supported"
+    )
     lines = laid_out(text, width, rich).split("\n")
     plain = [re.sub("\x1b\\[[\\d;]*m", "", line).rstrip() for line in lines]
     assert max(map(len, plain)) <= width
@@ -104,11 +119,15 @@ def test_every_text_fits_its_width_and_colours_take_none(width, rich, monkeypatc
     assert "a*b*c" in "".join(plain), "what somebody else wrote is no mark"
     assert "`x|y``x" in "".join(plain)
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    assert laid_out(text, width, rich).split("\n") == lines, "a notebook gets a text, too, and nothing is displayed"
+    assert laid_out(text, width, rich).split("\n") == lines, (
+        "a notebook gets a text, too, and nothing is displayed"
+    )
 
 
 def test_a_kept_answer_needs_no_libraries_and_is_never_stale(tmp_path):
-    """The real command on a copy of package and data: nothing is computed when asked again, and new when a table is."""
+    """The real command on a copy of package and data: nothing is computed when asked again, and new
+    when a table is.
+    """
     shutil.copytree(PACKAGE, tmp_path / "workbook")
     shutil.copytree(data_path(), tmp_path / "data")
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -116,7 +135,9 @@ def test_a_kept_answer_needs_no_libraries_and_is_never_stale(tmp_path):
 
     def ask() -> tuple[str, bool]:
         command = [sys.executable, "-X", "importtime", "-m", "workbook", "findings"]
-        done = subprocess.run(command, text=True, cwd=tmp_path, env=environment, capture_output=True, check=True)
+        done = subprocess.run(
+            command, text=True, cwd=tmp_path, env=environment, capture_output=True, check=True
+        )
         imported = set(re.findall(r"\| +(\w+)$", done.stderr, re.MULTILINE))
         assert "rich" in imported
         return done.stdout, bool(imported & {"numpy", "pandas", "torch"})

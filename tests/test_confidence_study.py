@@ -1,4 +1,6 @@
-"""The study confidence: energy and residuals by hand, its arms and rates, numbers per unit, claims, charts."""
+"""The study confidence: energy and residuals by hand, its arms and rates, numbers per unit, claims,
+charts.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -9,7 +11,12 @@ import pytest
 import torch
 
 from workbook.chapters.drift import charts
-from workbook.chapters.drift.probe import residual_by_energy, shared_gradient, token_energy, two_word_share
+from workbook.chapters.drift.probe import (
+    residual_by_energy,
+    shared_gradient,
+    token_energy,
+    two_word_share,
+)
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.drift import claims
@@ -50,12 +57,16 @@ def test_the_energy_of_a_token_is_its_advantage_times_its_score_squared(policy, 
     score = torch.nn.functional.one_hot(states.tokens[k], len(p)) - p
     size = float(score.square().sum()) * float(rollouts.advantages[row]) ** 2
     assert float(energy[row, 0]) == pytest.approx(size, rel=1e-4, abs=1e-9)
-    assert float(expected[row, 0]) == pytest.approx(size * float(p[states.tokens[k]]) ** 3, rel=1e-4, abs=1e-9)
+    assert float(expected[row, 0]) == pytest.approx(
+        size * float(p[states.tokens[k]]) ** 3, rel=1e-4, abs=1e-9
+    )
     assert not energy[~alive].any()
 
 
 def test_residuals_are_weighted_by_energy(rollouts):
-    two = replace(rollouts.select([0, 1]), advantages=torch.tensor([0.5, -0.5]), group_ids=torch.zeros(2))
+    two = replace(
+        rollouts.select([0, 1]), advantages=torch.tensor([0.5, -0.5]), group_ids=torch.zeros(2)
+    )
     weights, energy = torch.zeros_like(two.old_logps), torch.zeros_like(two.old_logps)
     weights[:, 0], weights[0, 1], weights[1, 1] = 1.0, 3.0, 1.0  # residuals 0 and 0.5
     energy[:, 0], energy[:, 1] = 1.0, 3.0
@@ -67,11 +78,15 @@ def test_residuals_are_weighted_by_energy(rollouts):
 
 def test_the_gradients_residual_is_that_of_whole_gradients(policy, rollouts):
     """Two copies of one rollout with opposite advantages cancel; with weights 3 and 1 half remains."""
-    twin = replace(rollouts.select([0, 0]), advantages=torch.tensor([0.5, -0.5]), group_ids=torch.zeros(2))
+    twin = replace(
+        rollouts.select([0, 0]), advantages=torch.tensor([0.5, -0.5]), group_ids=torch.zeros(2)
+    )
     chosen = twin.completion_mask.bool()
     equal = torch.ones_like(twin.old_logps)
     assert shared_gradient(policy, twin, equal, chosen) < 1e-6
-    assert shared_gradient(policy, twin, equal * torch.tensor([[3.0], [1.0]]), chosen) == pytest.approx(0.5, rel=1e-5)
+    assert shared_gradient(
+        policy, twin, equal * torch.tensor([[3.0], [1.0]]), chosen
+    ) == pytest.approx(0.5, rel=1e-5)
     assert all(p.grad is None for p in policy.model.parameters())
 
 
@@ -82,7 +97,9 @@ def test_repairs_cancel_and_the_policy_stays(policy, rollouts):
     assert table.loc[["equal weights", "min-replace", "orthogonal"], "residual"].max() < 1e-5
     assert table.loc["sequence ratio", "residual"] > table.loc["token ratio", "residual"] > 0
     assert table.loc["equal weights", "gradient"] < 0.5
-    assert all(torch.equal(p, old) for p, old in zip(policy.model.parameters(), before, strict=True))
+    assert all(
+        torch.equal(p, old) for p, old in zip(policy.model.parameters(), before, strict=True)
+    )
 
 
 def test_a_run_has_the_arms_loop_and_its_own_columns(policy):
@@ -91,7 +108,12 @@ def test_a_run_has_the_arms_loop_and_its_own_columns(policy):
     assert readings.start["free_tax"] < 1e-6
     assert np.isnan(readings.start["template_tax"])  # no template word of this policy has a choice
     loop = ARMS["min-replace"].loop(8, 1e-3, 0.02, permuted=True)
-    assert (loop.prompts, loop.clip, loop.transform, loop.transform_on) == (16, (0.02, 0.02), "min_replace", "clipped")
+    assert (loop.prompts, loop.clip, loop.transform, loop.transform_on) == (
+        16,
+        (0.02, 0.02),
+        "min_replace",
+        "clipped",
+    )
     assert ARMS["clip off"].loop(2, 1e-3, 0.02).clip is None
     with pytest.raises(ValueError, match="arm 'DPO' is unknown; valid are GSPO"):
         run_arm(policy, task, readings, "DPO", 2, 0)
@@ -117,20 +139,32 @@ def test_a_number_is_read_at_equal_value_beyond_the_twins_and_not_of_a_collapsed
     runs |= {("min-replace", False): run([0.4, 0.5, 0.6], [0.0, 0.03, 0.03])}
     path = claims._paths(runs)
     assert claims.number_of(claims.excess_at_end("GSPO"), path) == pytest.approx(0.04)
-    assert claims.number_of(claims.gap_of_values("min-replace", "GSPO"), path) == pytest.approx(-0.2)
-    assert claims.number_of(claims.gap_at_equal_value("GSPO", "min-replace"), path) == pytest.approx(
-        0.01 - 0.02
-    )  # both at 0.6
+    assert claims.number_of(claims.gap_of_values("min-replace", "GSPO"), path) == pytest.approx(
+        -0.2
+    )
+    assert claims.number_of(
+        claims.gap_at_equal_value("GSPO", "min-replace"), path
+    ) == pytest.approx(0.01 - 0.02)  # both at 0.6
     runs["GSPO", False] = run([0.4, 0.1, 0.8], [0.0, 0.02, 0.05])
     assert len(claims.living(runs["GSPO", False])) == 1
-    assert np.isnan(claims.number_of(claims.gap_of_values("min-replace", "GSPO"), claims._paths(runs)))
+    assert np.isnan(
+        claims.number_of(claims.gap_of_values("min-replace", "GSPO"), claims._paths(runs))
+    )
 
 
 def test_every_registered_outcome_is_measured_and_charts_draw():
     outcomes, tables = read_registration("confidence").outcomes, Tables("family")
     assert set(MEASURES["confidence"]) == set(outcomes)
-    assert all(sorted(measure(tables).index) == list(range(6)) for measure in MEASURES["confidence"].values())
+    assert all(
+        sorted(measure(tables).index) == list(range(6))
+        for measure in MEASURES["confidence"].values()
+    )
     assert charts.collapses(tables)["arm"].tolist() == list(ARMS)
-    for chart in (charts.energy_chart(), charts.arms_chart(), charts.curves_chart(), charts.mechanisms_chart()):
+    for chart in (
+        charts.energy_chart(),
+        charts.arms_chart(),
+        charts.curves_chart(),
+        charts.mechanisms_chart(),
+    ):
         assert chart.to_dict()["title"]["text"]
     assert charts.group_size_gaps().query("group_size == 2")["mean"].eq(0).all()

@@ -21,7 +21,12 @@ def logps_of(weight, hidden, ids):
 
 def gradients(weight, hidden, ids):
     leaf = weight.clone().requires_grad_()
-    return torch.stack([torch.autograd.grad(logp, leaf, retain_graph=True)[0] for logp in logps_of(leaf, hidden, ids)])
+    return torch.stack(
+        [
+            torch.autograd.grad(logp, leaf, retain_graph=True)[0]
+            for logp in logps_of(leaf, hidden, ids)
+        ]
+    )
 
 
 def real_step(weight, hidden, ids, weights, lr):
@@ -55,10 +60,14 @@ def test_first_order_is_the_kernel_and_autograd(lr):
     weight, hidden, ids, weights = layer()
     logits = hidden @ weight.T
     predicted = predicted_delta_logp(hidden, logits, ids, weights, lr)
-    torch.testing.assert_close(predicted, lr * coupling_kernel(hidden, logits, ids) @ weights, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(
+        predicted, lr * coupling_kernel(hidden, logits, ids) @ weights, rtol=1e-10, atol=1e-14
+    )
     rows = gradients(weight, hidden, ids)
     step = torch.einsum("n,nvd->vd", weights, rows)
-    torch.testing.assert_close(predicted, lr * torch.einsum("nvd,vd->n", rows, step), rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(
+        predicted, lr * torch.einsum("nvd,vd->n", rows, step), rtol=1e-10, atol=1e-14
+    )
 
 
 @pytest.mark.usefixtures("block")
@@ -66,7 +75,9 @@ def test_first_order_is_the_kernel_and_autograd(lr):
 def test_exact_is_a_real_step(lr):
     weight, hidden, ids, weights = layer()
     predicted = predicted_delta_logp(hidden, hidden @ weight.T, ids, weights, lr, order="exact")
-    torch.testing.assert_close(predicted, real_step(weight, hidden, ids, weights, lr), rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(
+        predicted, real_step(weight, hidden, ids, weights, lr), rtol=1e-9, atol=1e-13
+    )
 
 
 def test_first_order_error_is_second_order():
@@ -74,7 +85,8 @@ def test_first_order_error_is_second_order():
     errors = []
     for lr in (1e-2, 1e-3):
         first, exact = (
-            predicted_delta_logp(hidden, hidden @ weight.T, ids, weights, lr, order) for order in ("first", "exact")
+            predicted_delta_logp(hidden, hidden @ weight.T, ids, weights, lr, order)
+            for order in ("first", "exact")
         )
         errors.append(float((first - exact).abs().max()))
     assert 80 < errors[0] / errors[1] < 125
@@ -103,6 +115,10 @@ def test_float32_is_near_float64():
     ],
 )
 def test_refusals_say_what_is_wrong(change, words):
-    arguments = {"hidden": torch.ones(2, 4), "logits": torch.ones(2, 11), "tokens": torch.tensor([0, 1])}
+    arguments = {
+        "hidden": torch.ones(2, 4),
+        "logits": torch.ones(2, 11),
+        "tokens": torch.tensor([0, 1]),
+    }
     with pytest.raises(ValueError, match=words):
         predicted_delta_logp(**(arguments | {"weights": torch.ones(2), "lr": 0.1} | change))

@@ -1,4 +1,6 @@
-"""Topic coupling: sums over all pairs against brute force, what registered outcomes read, charts, live studies."""
+"""Topic coupling: sums over all pairs against brute force, what registered outcomes read, charts,
+live studies.
+"""
 
 import numpy as np
 import pandas as pd
@@ -18,7 +20,9 @@ from workbook.views.live_study import NOW
 @pytest.fixture(scope="module")
 def sampled(policy, task):
     rollouts = sample_rollouts(policy, task, 3, 4, seed=0)
-    return policy, rollouts.select(torch.isin(rollouts.group_ids, rollouts.group_ids[rollouts.advantages != 0]))
+    return policy, rollouts.select(
+        torch.isin(rollouts.group_ids, rollouts.group_ids[rollouts.advantages != 0])
+    )
 
 
 def test_sums_are_over_all_pairs_of_a_prompt(sampled):
@@ -32,7 +36,11 @@ def test_sums_are_over_all_pairs_of_a_prompt(sampled):
         unsure = states.logits.double().softmax(-1).gather(1, states.tokens[:, None])[:, 0] < 0.5
         same = (states.tokens[:, None] == states.tokens) & unsure[:, None] & unsure
         pairs += len(kernel) * (len(kernel) - 1) / 2
-        net, size, top = net + kernel.sum(), size + kernel.abs().sum(), top + kernel.abs()[same].sum()
+        net, size, top = (
+            net + kernel.sum(),
+            size + kernel.abs().sum(),
+            top + kernel.abs()[same].sum(),
+        )
     assert table["pairs"].sum() == pairs
     assert table["net"].sum() == pytest.approx(float(net), rel=1e-4)
     assert table["size"].sum() == pytest.approx(float(size), rel=1e-4)
@@ -41,7 +49,9 @@ def test_sums_are_over_all_pairs_of_a_prompt(sampled):
 
 def test_opposed_gradients_of_the_output_layer_are_split_by_token(sampled):
     policy, rollouts = sampled
-    row = study.opposed_signs(policy, rollouts, block_coupling(policy, rollouts, blocks="sign")).iloc[0]
+    row = study.opposed_signs(
+        policy, rollouts, block_coupling(policy, rollouts, blocks="sign")
+    ).iloc[0]
     part = rollouts.select(rollouts.group_ids == int(row["group"]))
     states = output_states(policy, part)
     scores = -states.logits.double().softmax(-1)
@@ -51,10 +61,14 @@ def test_opposed_gradients_of_the_output_layer_are_split_by_token(sampled):
         side: torch.einsum("n,nv,nd->vd", push.where(here, 0.0), scores, states.hidden.double())
         for side, here in (("up", push > 0), ("down", push < 0))
     }
-    cosine = (gradient["up"] * gradient["down"]).sum() / gradient["up"].norm() / gradient["down"].norm()
+    cosine = (
+        (gradient["up"] * gradient["down"]).sum() / gradient["up"].norm() / gradient["down"].norm()
+    )
     assert row["cosine"] == pytest.approx(float(cosine), abs=1e-4)
     assert row["same"] + row["different"] == pytest.approx(row["cosine"])
-    assert row["same"] < 0 < row["different"], "the same words oppose one another, the others push alike"
+    assert row["same"] < 0 < row["different"], (
+        "the same words oppose one another, the others push alike"
+    )
     assert -1 <= row["cosine_all"] <= 1
 
 
@@ -74,7 +88,9 @@ def test_measures_by_hand():
         (False, "across rollouts", "opposite", 2, 4, -2.0, 4.0),
         (False, "across rollouts", "same", 0, 8, 0.0, 16.0),
     ]
-    pairs = pd.DataFrame(cells, columns=["same", "where", "signs", "unsure", "pairs", "net", "size"])
+    pairs = pd.DataFrame(
+        cells, columns=["same", "where", "signs", "unsure", "pairs", "net", "size"]
+    )
     tables = {"mass/pairs": pairs.assign(seed=0, weights="output layer")}
     assert claims.mass_share(tables).tolist() == [12 / 32]
     assert np.exp(claims.pair_ratio(tables)).tolist() == pytest.approx([4 / 2])
@@ -82,13 +98,30 @@ def test_measures_by_hand():
     assert claims.mass_share(tables, opposite=True).tolist() == [8 / 12]
     assert claims.offset(tables).tolist() == [10 / 12]
     assert claims.pair_ratio(tables).attrs["log"]
-    steps = [("same token, unsure", 0, 8.0), ("different, unsure", 0, 2.0), ("different, sure", 0, 1.0)]
-    steps += [("same token, unsure", 4, 2.0), ("different, unsure", 4, 1.0), ("agreement, moved", 4, 0.9)]
-    training = pd.DataFrame(steps, columns=["quantity", "step", "size"]).assign(seed=0, net=lambda t: t["size"])
-    assert np.exp(claims.spillover_ratio({"mass/training": training})).tolist() == pytest.approx([8**0.5])
+    steps = [
+        ("same token, unsure", 0, 8.0),
+        ("different, unsure", 0, 2.0),
+        ("different, sure", 0, 1.0),
+    ]
+    steps += [
+        ("same token, unsure", 4, 2.0),
+        ("different, unsure", 4, 1.0),
+        ("agreement, moved", 4, 0.9),
+    ]
+    training = pd.DataFrame(steps, columns=["quantity", "step", "size"]).assign(
+        seed=0, net=lambda t: t["size"]
+    )
+    assert np.exp(claims.spillover_ratio({"mass/training": training})).tolist() == pytest.approx(
+        [8**0.5]
+    )
     assert claims.least_agreement({"mass/training": training}, "moved").tolist() == [0.9]
     assert claims.follows_pushing({"mass/training": training}).tolist() == [5]
-    sizes = [("sgd", "unsure", 8.0), ("sgd", "sure", 1.0), ("adamw", "unsure", 2.0), ("adamw", "sure", 1.0)]
+    sizes = [
+        ("sgd", "unsure", 8.0),
+        ("sgd", "sure", 1.0),
+        ("adamw", "unsure", 2.0),
+        ("adamw", "sure", 1.0),
+    ]
     adam = pd.DataFrame(sizes, columns=["optimizer", "pushing", "size"]).assign(seed=0)
     assert np.exp(claims.hidden_fall({"mass/adam": adam})).tolist() == pytest.approx([4])
 
@@ -101,7 +134,9 @@ def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
     drawn = charts.compute_mass(tables=tables)
     shares = drawn["size"].set_index("kind")["mean"]
     assert shares.sum() == pytest.approx(1)
-    assert shares["same token, both below one half"] == pytest.approx(claims.mass_share(tables).mean())
+    assert shares["same token, both below one half"] == pytest.approx(
+        claims.mass_share(tables).mean()
+    )
     assert "both below one half" in charts.describe_mass(**drawn)
     assert "same token, both below one half" in charts.mass_chart(**drawn).to_dict()["description"]
     for name, curve in charts.family_training(tables).items():
@@ -116,12 +151,17 @@ def test_the_map_merges_bins_without_losing_a_pair(sampled, bins, place):
     known = cells[cells["where"].isin(charts.PLACES[place])]
     upper = merged[merged["low_i"] <= merged["low_j"]]
     assert upper["pairs"].sum() == known["pairs"].sum()
-    assert (upper["pairs"] * upper["size"]).sum() == pytest.approx((known["pairs"] * known["size"]).sum())
+    assert (upper["pairs"] * upper["size"]).sum() == pytest.approx(
+        (known["pairs"] * known["size"]).sum()
+    )
 
 
 @pytest.mark.parametrize(
     ("make", "settings", "said"),
-    [(explore.live_mass, {"group_size": 4, "anchors": 1}, NOW), (explore.live_push, {"optimizer": "adamw"}, "now: ")],
+    [
+        (explore.live_mass, {"group_size": 4, "anchors": 1}, NOW),
+        (explore.live_push, {"optimizer": "adamw"}, "now: "),
+    ],
 )
 def test_live_studies_say_what_they_measured(policy, task, make, settings, said):
     live = make(policy, task)

@@ -12,17 +12,28 @@ from workbook.views import curve_chart
 @pytest.fixture
 def table():
     rows = [
-        (seed, x, kind, seed + x + bias) for seed in range(4) for x in (1, 2) for kind, bias in (("a", 0), ("b", 1))
+        (seed, x, kind, seed + x + bias)
+        for seed in range(4)
+        for x in (1, 2)
+        for kind, bias in (("a", 0), ("b", 1))
     ]
     return pd.DataFrame(rows, columns=["seed", "x", "kind", "y"]).astype({"y": float})
 
 
 def test_a_curve_weighs_units_alike_whatever_their_rows(table):
-    """Unit 3 has three rows at x = 1, of mean 5; units' values are then 1, 2, 3, 5: mean 11/4, s^2 = 35/12."""
+    """Unit 3 has three rows at x = 1, of mean 5; units' values are then 1, 2, 3, 5: mean 11/4, s^2
+    = 35/12.
+    """
     more = pd.DataFrame({"seed": 3, "x": 1, "kind": "a", "y": [5.0, 6.0, np.nan]})
-    curve = unit_curve(pd.concat([table, more]), "x", "y", by="kind").query("kind == 'a' and x == 1").iloc[0]
+    curve = (
+        unit_curve(pd.concat([table, more]), "x", "y", by="kind")
+        .query("kind == 'a' and x == 1")
+        .iloc[0]
+    )
     half = t.ppf(0.975, 3) * (35 / 12 / 4) ** 0.5
-    assert [curve["mean"], curve["low"], curve["high"]] == pytest.approx([2.75, 2.75 - half, 2.75 + half])
+    assert [curve["mean"], curve["low"], curve["high"]] == pytest.approx(
+        [2.75, 2.75 - half, 2.75 + half]
+    )
     assert curve["units"] == 4
 
 
@@ -36,11 +47,23 @@ def test_one_unit_has_no_interval_and_a_unit_without_numbers_is_left_out(table):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda table: unit_curve(table, "x", "z"), r"needs the column\(s\) z; the table has seed, x, kind, y"),
-        (lambda table: unit_curve(table.assign(y=np.nan), "x", "y"), "y: none of the 16 rows given has a number"),
+        (
+            lambda table: unit_curve(table, "x", "z"),
+            r"needs the column\(s\) z; the table has seed, x, kind, y",
+        ),
+        (
+            lambda table: unit_curve(table.assign(y=np.nan), "x", "y"),
+            "y: none of the 16 rows given has a number",
+        ),
         (lambda table: curve_chart(unit_curve(table, "x", "y")[:0], "x"), "the table is empty"),
-        (lambda table: curve_chart(unit_curve(table.assign(x=table["x"] - 1), "x", "y"), "x"), "x reaches 0"),
-        (lambda table: curve_chart(unit_curve(table, "x", "y"), "x", series="kind"), "curve_chart needs .* kind"),
+        (
+            lambda table: curve_chart(unit_curve(table.assign(x=table["x"] - 1), "x", "y"), "x"),
+            "x reaches 0",
+        ),
+        (
+            lambda table: curve_chart(unit_curve(table, "x", "y"), "x", series="kind"),
+            "curve_chart needs .* kind",
+        ),
     ],
 )
 def test_what_makes_no_curve_is_refused(table, call, words):
@@ -54,10 +77,21 @@ def test_the_paper_stands_on_the_axis_and_lines_to_compare_with_have_their_texts
     marks = {"paper": (4, 8, "the paper"), "reference": [(2, "two")]}
     spec = curve_chart(curve, "x", series="kind", **titles, **marks).to_dict()
     text = str(spec)
-    assert spec["title"]["subtitle"] == "line: mean; band: 95 % t interval over 4 units (policy and seed)"
+    assert (
+        spec["title"]["subtitle"]
+        == "line: mean; band: 95 % t interval over 4 units (policy and seed)"
+    )
     assert "a, 1: 2.5 (0.446 to 4.55)" in spec["description"]
-    assert all(words in text for words in ("'text': 'the paper'", "'text': 'two'", "'domain': [1.0, 8]", "strokeDash"))
-    assert "no interval" in curve_chart(unit_curve(table[:4], "x", "y"), "x", log2=False).to_dict()["title"]["subtitle"]
+    assert all(
+        words in text
+        for words in ("'text': 'the paper'", "'text': 'two'", "'domain': [1.0, 8]", "strokeDash")
+    )
+    assert (
+        "no interval"
+        in curve_chart(unit_curve(table[:4], "x", "y"), "x", log2=False).to_dict()["title"][
+            "subtitle"
+        ]
+    )
 
 
 def test_a_curve_with_the_papers_place_can_follow_a_slider(table):

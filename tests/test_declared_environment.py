@@ -1,4 +1,6 @@
-"""The environment is declared once: pyproject's floors, constraints' pins, conda's wrapper, and Colab agree."""
+"""The environment is declared once: pyproject's floors, constraints' pins, conda's wrapper, and
+Colab agree.
+"""
 
 import ast
 import os
@@ -29,7 +31,9 @@ PINS = {
 IMPORTS = {"yaml": "pyyaml", "vl_convert": "vl-convert-python", "PIL": "pillow"}
 BROUGHT = {
     **dict.fromkeys(("IPython", "traitlets"), "ipywidgets"),
-    **dict.fromkeys(("huggingface_hub", "packaging", "safetensors", "tokenizers", "tqdm"), "transformers"),
+    **dict.fromkeys(
+        ("huggingface_hub", "packaging", "safetensors", "tokenizers", "tqdm"), "transformers"
+    ),
     **dict.fromkeys(("docutils", "jinja2"), "sphinx"),
 }
 
@@ -45,7 +49,8 @@ def version(pin) -> str:
 def test_each_dependency_has_an_exact_pin_that_meets_its_floor(requirement):
     pin = version(PINS[canonicalize_name(requirement.name)])
     assert Version(pin) in requirement.specifier
-    if requirement.name == "trl":  # overridden in parts: `make pythons` tries both ends of its range
+    # overridden in parts: `make pythons` tries both ends of its range
+    if requirement.name == "trl":
         trls = re.search(r"^TRLS.*:= '(.*)' '(.*)'$", (ROOT / "Makefile").read_text(), re.M)
         oldest = next(bound.version for bound in requirement.specifier if bound.operator == ">=")
         assert trls[1] == f"trl=={oldest}.*"
@@ -63,7 +68,9 @@ def test_every_pin_is_exact_and_torch_is_the_one_that_local_builds_satisfy():
 
 
 def test_readme_counts_the_packages_of_the_core():
-    assert f" brings the core, {len(DEPENDENCIES)} packages: " in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f" brings the core, {len(DEPENDENCIES)} packages: " in (ROOT / "README.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_conda_only_wraps():
@@ -75,7 +82,10 @@ def test_conda_only_wraps():
     assert pip[0] == "-c constraints.txt"
     (python,) = [entry for entry in environment["dependencies"] if str(entry).startswith("python=")]
     assert Requirement(f"python=={python.split('=')[1]}.*").specifier
-    assert Version(python.split("=")[1]) in Requirement(f"python{PROJECT['requires-python']}").specifier
+    assert (
+        Version(python.split("=")[1])
+        in Requirement(f"python{PROJECT['requires-python']}").specifier
+    )
 
 
 def test_this_environment_is_the_declared_one():
@@ -86,7 +96,11 @@ def test_this_environment_is_the_declared_one():
 
 
 def test_everything_imported_is_declared_and_what_the_core_lacks_has_its_extra():
-    extra = {canonicalize_name(Requirement(line).name): name for name, group in OPTIONAL.items() for line in group}
+    extra = {
+        canonicalize_name(Requirement(line).name): name
+        for name, group in OPTIONAL.items()
+        for line in group
+    }
     declared = {canonicalize_name(r.name) for r in DEPENDENCIES} | extra.keys()
     for path in (ROOT / "workbook").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -98,7 +112,9 @@ def test_everything_imported_is_declared_and_what_the_core_lacks_has_its_extra()
                     package = canonicalize_name(IMPORTS.get(top) or BROUGHT.get(top) or top)
                     assert package in declared, f"{path.name} imports {top}, which is not declared"
                     if top not in ("docutils", "jinja2"):
-                        assert EXTRAS_OF.get(top) == extra.get(package), f"EXTRAS in places.py lacks {top}"
+                        assert EXTRAS_OF.get(top) == extra.get(package), (
+                            f"EXTRAS in places.py lacks {top}"
+                        )
 
 
 CORE = """

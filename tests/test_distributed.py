@@ -1,4 +1,6 @@
-"""Two CPU processes take one process's optimizer steps; under `accelerate launch`, one writes the run."""
+"""Two CPU processes take one process's optimizer steps; under `accelerate launch`, one writes the
+run.
+"""
 
 import json
 import os
@@ -25,7 +27,10 @@ TESTS = Path(__file__).parent
 GROUP = 4
 SEVERAL = {"steps_per_generation": 4, "max_steps": 4}  # optimizer steps per generation batch
 CASES = {  # microbatch: rollouts of one forward and backward pass, of all processes together
-    "on-policy": {"microbatch": 16, "settings": {"steps_per_generation": 1, "max_steps": 2, "loss_type": "dr_grpo"}},
+    "on-policy": {
+        "microbatch": 16,
+        "settings": {"steps_per_generation": 1, "max_steps": 2, "loss_type": "dr_grpo"},
+    },
     "sign-partitioned": {
         "microbatch": 8,
         "settings": SEVERAL | {"batching": "sign_partitioned", "loss_type": "dr_grpo"},
@@ -36,14 +41,16 @@ CASES = {  # microbatch: rollouts of one forward and backward pass, of all proce
     },
     "drift fix": {  # needs a group whole in one process
         "microbatch": 16,
-        "settings": SEVERAL
-        | {
-            "batching": "query_preserved",
-            "group_transform": "min_replace",
-            "importance_sampling_level": "sequence",
-            "loss_type": "grpo",
-            "trim_padding": True,
-        },
+        "settings": (
+            SEVERAL
+            | {
+                "batching": "query_preserved",
+                "group_transform": "min_replace",
+                "importance_sampling_level": "sequence",
+                "loss_type": "grpo",
+                "trim_padding": True,
+            }
+        ),
     },
 }
 
@@ -52,7 +59,9 @@ def run_quietly(*command: str, **environment: str) -> str:
     # Processes that spin while they wait for one another would slow one another on few cores.
     quiet = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TRL_EXPERIMENTAL_SILENCE": "1"}
     here = os.environ | quiet | environment
-    done = subprocess.run([sys.executable, *command], env=here, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, *command], env=here, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -72,13 +81,21 @@ def test_two_processes_take_the_steps_of_one(launches, case):
     one, two = ([launches[n][f"{case}/gradient/{i}"] for i in steps] for n in (1, 2))
     for gradient, theirs in zip(one, two, strict=True):
         assert gradient.norm() > 1e-4
-        torch.testing.assert_close(theirs, gradient, rtol=0, atol=1e-6 * max(1.0, gradient.norm().item()))
+        torch.testing.assert_close(
+            theirs, gradient, rtol=0, atol=1e-6 * max(1.0, gradient.norm().item())
+        )
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_query_preservation_holds_whole_groups_over_all_processes(launches, processes):
-    for case, whole in [("groups span processes", True), ("drift fix", True), ("sign-partitioned", False)]:
-        minibatches = [launches[processes][f"{case}/groups/{i}"] for i in range(SEVERAL["max_steps"])]
+    for case, whole in [
+        ("groups span processes", True),
+        ("drift fix", True),
+        ("sign-partitioned", False),
+    ]:
+        minibatches = [
+            launches[processes][f"{case}/groups/{i}"] for i in range(SEVERAL["max_steps"])
+        ]
         counts = [groups.unique(return_counts=True)[1].tolist() for groups in minibatches]
         assert all(set(count) == {GROUP} for count in counts) == whole, (case, counts)
         assert sorted(torch.cat(minibatches).bincount().tolist()) == [GROUP] * (
@@ -86,13 +103,18 @@ def test_query_preservation_holds_whole_groups_over_all_processes(launches, proc
         )
     share = launches[processes]["groups span processes/groups/0"].view(processes, -1)
     spans = {(group, rank) for rank, groups in enumerate(share.tolist()) for group in groups}
-    assert len(spans) == processes, "the group of a micro-batch, by the processes that have some of it"
+    assert len(spans) == processes, (
+        "the group of a micro-batch, by the processes that have some of it"
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"per_device_train_batch_size": 2, "steps_per_generation": 1}, "straddle two of the 4 processes"),
+        (
+            {"per_device_train_batch_size": 2, "steps_per_generation": 1},
+            "straddle two of the 4 processes",
+        ),
         (
             {"per_device_train_batch_size": 2, "group_transform": "min_replace", **SEVERAL},
             "per_device_train_batch_size=2",
@@ -101,7 +123,8 @@ def test_query_preservation_holds_whole_groups_over_all_processes(launches, proc
 )
 def test_a_group_that_would_straddle_processes_is_refused(tmp_path, settings, words):
     args = CancellationConfig(str(tmp_path), **SMALL | {"steps_per_generation": 1})
-    for name, value in settings.items():  # as on four processes: here TRL would refuse a batch of less than a group
+    # as on four processes: here TRL would refuse a batch of less than a group
+    for name, value in settings.items():
         setattr(args, name, value)
     errors = [p.sentence for p in problems(args, world_size=4) if p.severity == "error"]
     assert any(words in error for error in errors), errors
@@ -109,15 +132,25 @@ def test_a_group_that_would_straddle_processes_is_refused(tmp_path, settings, wo
 
 def launch(*command: str) -> str:
     """What a script prints that `accelerate launch` runs in two processes."""
-    options = {"num_processes": 2, "num_machines": 1, "mixed_precision": "no", "dynamo_backend": "no"}
-    # With --cpu accelerate starts a single process, whatever num_processes says; so ranks are asked for as on GPUs.
+    options = {
+        "num_processes": 2,
+        "num_machines": 1,
+        "mixed_precision": "no",
+        "dynamo_backend": "no",
+    }
+    # With --cpu accelerate starts a single process, whatever num_processes says; so ranks are asked
+    # for as on GPUs.
     launcher = ["-m", "accelerate.commands.launch", "--main_process_port", "0", "--multi_gpu"]
     launcher += [f"--{name}={value}" for name, value in options.items()]
     return run_quietly(*launcher, *command, ACCELERATE_USE_CPU="true")
 
 
 def test_the_command_line_trains_one_run_in_two_processes_and_resumes_it_bit_for_bit(tmp_path):
-    trainer = CONFIG["trainer"] | {"per_device_train_batch_size": 2, "max_steps": 12, "batching": "query_preserved"}
+    trainer = CONFIG["trainer"] | {
+        "per_device_train_batch_size": 2,
+        "max_steps": 12,
+        "batching": "query_preserved",
+    }
     trainer["record_tokens"] = 5
     config, *folders = (tmp_path / name for name in ("config.yaml", "whole", "stopped"))
     config.write_text(yaml.safe_dump(CONFIG | {"eval_prompts": 2, "trainer": trainer}))
@@ -136,11 +169,16 @@ def test_the_command_line_trains_one_run_in_two_processes_and_resumes_it_bit_for
     for step in whole.token_steps():
         table = whole.tokens(step)
         assert table.equals(stopped.tokens(step))
-        assert table["rollout"].nunique() == trainer["num_generations"]  # of which each process trains half
+        # of which each process trains half
+        assert table["rollout"].nunique() == trainer["num_generations"]
         assert table["group"].nunique() == table["prompt"].nunique() == 1
-    with pytest.raises(ValueError, match="started by 2 processes and this launch has 1; go on with ") as refusal:
+    with pytest.raises(
+        ValueError, match="started by 2 processes and this launch has 1; go on with "
+    ) as refusal:
         stopped.resume()
-    command = "ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 -m workbook resume"
+    command = (
+        "ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 -m workbook resume"
+    )
     assert f"{command} {stopped.folder}" in str(refusal.value)
     assert stopped.status()["state"] in FINAL_STATES
 

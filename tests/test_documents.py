@@ -1,4 +1,6 @@
-"""What README, CONTRIBUTING and the page on machines name is there: files, tests, imports, commands."""
+"""What README, CONTRIBUTING and the page on machines name is there: files, tests, imports,
+commands.
+"""
 
 import re
 import shlex
@@ -11,7 +13,9 @@ import yaml
 from workbook.__main__ import make_parser
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [f"data/book/{page}.md" for page in ("using", "claims", "arena", "scale", "elsewhere", "losses")]
+PAGES = [
+    f"data/book/{page}.md" for page in ("using", "claims", "arena", "scale", "elsewhere", "losses")
+]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES]
 TOP = "workbook|notebooks|data|tests|examples|environment.yml|pyproject.toml|constraints.txt|[A-Z]+.md|LICENSE"
 text = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
@@ -22,10 +26,13 @@ def blocks(name: str, language: str) -> list[str]:
     return [block for kind, block in fenced if kind == language]
 
 
-@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != "CHANGELOG.md"])  # it names what has left
+# it names what has left
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != "CHANGELOG.md"])
 def test_every_file_that_is_named_exists(name):
     named = re.findall(rf"[`(](?:\./)?((?:{TOP})(?:/[\w./-]*)?)[`)]", text[name])
-    named = [path for path in named if "NAME" not in path and "NN" not in path and "..." not in path]
+    named = [
+        path for path in named if "NAME" not in path and "NN" not in path and "..." not in path
+    ]
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
 

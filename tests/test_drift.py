@@ -1,4 +1,6 @@
-"""Drift functions against definitions, autograd's Fisher matrix, limits and bad input; and the toys of chapter 03."""
+"""Drift functions against definitions, autograd's Fisher matrix, limits and bad input; and the toys
+of chapter 03.
+"""
 
 import math
 
@@ -28,7 +30,8 @@ def test_exact_kl_is_torchs_kl_of_new_from_old():
     expected = torch.nn.functional.kl_div(old, new, log_target=True, reduction="none").sum(-1)
     assert_close(kl_drift(z, s), expected)
     assert_close(kl_drift(old, new - old), expected)  # log-probabilities do as well as logits
-    assert not torch.allclose(kl_drift(z, s), kl_drift(z + s, -s))  # KL is not symmetric: the direction matters
+    # KL is not symmetric: the direction matters
+    assert not torch.allclose(kl_drift(z, s), kl_drift(z + s, -s))
 
 
 def test_the_quadratic_form_is_half_the_hessian_that_autograd_finds():
@@ -49,7 +52,9 @@ def test_entropy_of_equal_solutions_is_log_k_and_of_two_the_binary_entropy():
     assert solution_entropy(torch.tensor([-3.0])) == 0
     q = 0.2
     logps = torch.tensor([0.1 * q, 0.1 * (1 - q)]).log()
-    assert solution_entropy(logps).item() == pytest.approx(-q * math.log(q) - (1 - q) * math.log(1 - q))
+    assert solution_entropy(logps).item() == pytest.approx(
+        -q * math.log(q) - (1 - q) * math.log(1 - q)
+    )
 
 
 def test_push_on_shared_is_autograds_gradient():
@@ -107,14 +112,18 @@ def test_groups_drift_as_expected_in_one_step_under_either_operator():
         ({"operator": "natural gradient"}, 0.0),
         ({"operator": "natural gradient", "weights": "one favoured"}, 0.1 * 0.5 * START[3] * 7 / 8),
     ):
-        moved = solution_measures(run_solutions(lr=0.1, seeds=4000, steps=1, **settings))["log-odds"][1]
+        moved = solution_measures(run_solutions(lr=0.1, seeds=4000, steps=1, **settings))[
+            "log-odds"
+        ][1]
         error = (moved.std() / len(moved) ** 0.5).item()
         assert moved.mean().item() == pytest.approx(expected, abs=4 * error)
 
 
 def test_min_replace_undoes_a_favourite_and_the_projection_does_not():
     runs = {
-        (weights, transform): solution_measures(run_solutions(weights, transform, seeds=24))["log-odds"][-1].mean()
+        (weights, transform): (
+            solution_measures(run_solutions(weights, transform, seeds=24))["log-odds"][-1].mean()
+        )
         for weights in ("equal", "one favoured")
         for transform in ("none", "min-replace", "advantage-orthogonal")
     }

@@ -5,7 +5,13 @@ import torch
 from torch.testing import assert_close
 
 from workbook.chapters.drift import probe
-from workbook.chapters.drift.probe import left_on_shared, objective_weights, parts_at_reuse, reuse_path, shared_tokens
+from workbook.chapters.drift.probe import (
+    left_on_shared,
+    objective_weights,
+    parts_at_reuse,
+    reuse_path,
+    shared_tokens,
+)
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
@@ -32,11 +38,17 @@ def path(policy, rollouts):
 )
 def test_weights_are_those_the_trainer_gives(make_trainer, rollouts, level, clipping, transform):
     settings = {"importance_sampling_level": level, "clipping": clipping, "epsilon": 0.05}
-    settings |= {"batching": "query_preserved", "group_transform": None if transform == "none" else transform}
+    settings |= {
+        "batching": "query_preserved",
+        "group_transform": None if transform == "none" else transform,
+    }
     trainer = make_trainer(CancellationTrainer, CancellationConfig, **settings)
     noise = torch.randn(rollouts.old_logps.shape, generator=torch.Generator().manual_seed(0))
     now = rollouts.old_logps + 0.2 * noise * rollouts.completion_mask
-    inputs = {name: getattr(rollouts, name) for name in ("completion_ids", "completion_mask", "advantages")}
+    inputs = {
+        name: getattr(rollouts, name)
+        for name in ("completion_ids", "completion_mask", "advantages")
+    }
     inputs |= {"group_id": rollouts.group_ids, "old_per_token_logps": rollouts.old_logps}
     trainer._reweight(now, inputs)
     weights = objective_weights(rollouts, now, level, clipping, 0.05, transform)
@@ -58,7 +70,9 @@ def test_going_over_a_batch_leaves_the_policy_and_starts_at_its_logps(policy, ro
 def test_shared_tokens_are_those_of_the_whole_group(rollouts):
     tokens = shared_tokens(rollouts)
     place = tokens.groupby(["group", "position"])
-    whole = (place["token_id"].transform("nunique") == 1) & (place["rollout"].transform("nunique") == 4)
+    whole = (place["token_id"].transform("nunique") == 1) & (
+        place["rollout"].transform("nunique") == 4
+    )
     assert tokens["shared"].equals(whole.rename("shared"))
     assert 0 < tokens["shared"].mean() < 1
 
@@ -69,14 +83,20 @@ def test_what_is_left_is_counted_by_hand(rollouts, path):
     tokens = shared_tokens(rollouts).query("shared and advantage != 0")
     of_rollout = tokens["rollout"].map(dict(enumerate(weights.amax(1).tolist())))
     push = (of_rollout * tokens["advantage"]).groupby([tokens["group"], tokens["position"]])
-    expected = (push.sum().abs() / push.agg(lambda pushes: pushes.abs().sum())).groupby(level=0).mean()
+    expected = (
+        (push.sum().abs() / push.agg(lambda pushes: pushes.abs().sum())).groupby(level=0).mean()
+    )
     assert table["residual"].to_dict() == pytest.approx(expected.to_dict(), abs=1e-5)
     assert (table["residual"] > 1e-4).all()
     assert (table["silent"] == 0).all()
     for transform in ("min_replace", "advantage_orthogonal"):
-        mended = left_on_shared(rollouts, objective_weights(rollouts, path[2], "sequence", "none", 0.03, transform))
+        mended = left_on_shared(
+            rollouts, objective_weights(rollouts, path[2], "sequence", "none", 0.03, transform)
+        )
         assert mended["residual"].max() < 1e-5
-    least = left_on_shared(rollouts, objective_weights(rollouts, path[2], "sequence", "none", 0.03, "min_replace"))
+    least = left_on_shared(
+        rollouts, objective_weights(rollouts, path[2], "sequence", "none", 0.03, "min_replace")
+    )
     assert (least["own"] < table["own"].to_numpy()).all(), "min-replace costs push"
     with pytest.raises(ValueError, match="transform 'best' is unknown"):
         objective_weights(rollouts, path[2], transform="best")

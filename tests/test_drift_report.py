@@ -1,4 +1,6 @@
-"""What training did to style words and to the odds of equal solutions, on policies that were moved by hand."""
+"""What training did to style words and to the odds of equal solutions, on policies that were moved
+by hand.
+"""
 
 import copy
 import dataclasses
@@ -60,10 +62,13 @@ def test_a_shifted_logit_moves_tokens_and_odds_as_the_softmax_says(policies, tas
     assert is_word.any()
     moved = SHIFT * is_word - norm
     np.testing.assert_allclose(report["logp_after"] - report["logp_before"], moved, atol=1e-5)
-    kl = chance * math.exp(SHIFT) / (1 + chance * math.expm1(SHIFT)) * SHIFT - norm  # E'[shift of the token] - log norm
+    # E'[shift of the token] - log norm
+    kl = chance * math.exp(SHIFT) / (1 + chance * math.expm1(SHIFT)) * SHIFT - norm
     np.testing.assert_allclose(report["kl"], kl, atol=1e-5)
 
-    whole = pd.Series(moved).groupby([report["group"], report["solution"]]).sum().unstack().to_numpy()
+    whole = (
+        pd.Series(moved).groupby([report["group"], report["solution"]]).sum().unstack().to_numpy()
+    )
     pairs = [(a, b) for a in range(SOLUTIONS) for b in range(a)]
     odds = [np.mean([abs(row[a] - row[b]) for a, b in pairs]) for row in whole]
     np.testing.assert_allclose(odds_drift(report)["odds"], odds, atol=1e-4)
@@ -95,5 +100,7 @@ def test_what_has_no_odds_is_refused(policies, task):
     class Plain:
         name = "plain"
 
-    with pytest.raises(ValueError, match="'plain' does not know its equivalent solutions; chain does"):
+    with pytest.raises(
+        ValueError, match="'plain' does not know its equivalent solutions; chain does"
+    ):
         drift_report(*policies, Plain())

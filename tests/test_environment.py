@@ -33,9 +33,13 @@ def test_a_package_that_nothing_here_uses_is_not_asked_for():
     logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
 
     def is_heard(message, *arguments):
-        return logger.filter(logger.makeRecord(logger.name, logging.WARNING, "ops.py", 1, message, arguments, None))
+        return logger.filter(
+            logger.makeRecord(logger.name, logging.WARNING, "ops.py", 1, message, arguments, None)
+        )
 
-    assert not is_heard("Failed to load CPU gemm_4bit_forward from kernels-community: %s. Please", "No module")
+    assert not is_heard(
+        "Failed to load CPU gemm_4bit_forward from kernels-community: %s. Please", "No module"
+    )
     assert is_heard("Something else.")
 
 
@@ -70,5 +74,7 @@ def test_setup_seeds_all_three_generators_and_reports(capsys):
 
 
 def test_importing_the_package_imports_nothing_heavy():
-    code = "import workbook, sys; assert not {'torch', 'altair', 'pandas', 'numpy'} & set(sys.modules)"
+    code = (
+        "import workbook, sys; assert not {'torch', 'altair', 'pandas', 'numpy'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

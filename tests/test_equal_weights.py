@@ -1,4 +1,6 @@
-"""The study equal_weights: a group's mean weight by hand, whole runs against the projection, numbers per unit."""
+"""The study equal_weights: a group's mean weight by hand, whole runs against the projection,
+numbers per unit.
+"""
 
 from dataclasses import replace
 
@@ -40,34 +42,51 @@ def test_equal_weights_are_their_groups_mean(policy, objective):
 
 
 @pytest.mark.parametrize("permuted", [False, True])
-def test_in_pairs_equal_weights_train_as_weights_projected_off_the_advantages_do(policy, task, permuted):
-    """Two roads to one run: a rule called at every step, and a transform; with permuted rewards, too."""
-    equal, other = (replace(arm_loop("GSPO", name, 2, 1, permuted), prompts=16) for name in ("equal", "unequal"))
+def test_in_pairs_equal_weights_train_as_weights_projected_off_the_advantages_do(
+    policy, task, permuted
+):
+    """Two roads to one run: a rule called at every step, and a transform; with permuted rewards,
+    too.
+    """
+    equal, other = (
+        replace(arm_loop("GSPO", name, 2, 1, permuted), prompts=16) for name in ("equal", "unequal")
+    )
     projected = replace(other, transform="advantage_orthogonal", transform_on="clipped")
     readings = Readings(policy, task, task.dataset(2, 5)["prompt"][:])
-    runs = [train_in_memory(policy, task, loop, 5, readings).iloc[-1] for loop in (equal, projected, other)]
+    runs = [
+        train_in_memory(policy, task, loop, 5, readings).iloc[-1]
+        for loop in (equal, projected, other)
+    ]
     for column in ("value", "moved", "tax"):
         own, same, unequal = (run[column] for run in runs)
         assert abs(own - same) < 0.02 * abs(own - unequal)
 
 
 def test_ratios_of_tax_by_hand():
-    """At equal value: unequal reaches 0.6 half-way to its end, at tax 0.03; least at its end, at 0.02."""
+    """At equal value: unequal reaches 0.6 half-way to its end, at tax 0.03; least at its end, at
+    0.02.
+    """
     rows = [("unequal", 0, 0.4, 0.0), ("unequal", 6, 0.5, 0.01), ("unequal", 60, 0.7, 0.05)]
     rows += [("least", 0, 0.4, 0.0), ("least", 6, 0.5, 0.01), ("least", 60, 0.6, 0.02)]
     table = pd.DataFrame(rows, columns=["weights", "batch", "value", "tax"])
     table = table.assign(objective="GSPO", group_size=2, permuted=False, seed=0)
     tables = {
-        "equal_weights/runs": pd.concat([table, table.assign(seed=1, value=table["value"] - (table["batch"] > 6))])
+        "equal_weights/runs": pd.concat(
+            [table, table.assign(seed=1, value=table["value"] - (table["batch"] > 6))]
+        )
     }
     measured = taxes("unequal", "least")(tables)
     assert measured.attrs["log"]
-    assert measured.tolist() == pytest.approx([np.log(2.5), np.nan], nan_ok=True), "the second unit's runs collapsed"
+    assert measured.tolist() == pytest.approx([np.log(2.5), np.nan], nan_ok=True), (
+        "the second unit's runs collapsed"
+    )
     assert tax_at_equal_value(tables)[0] == pytest.approx(np.log(1.5))
 
 
 def test_the_rate_is_what_tuning_chose_on_policies_that_are_no_units():
-    rates = load_measured("equal_weights_tuning", "family", "rates").query("batch == 12 and weights != 'one sign'")
+    rates = load_measured("equal_weights_tuning", "family", "rates").query(
+        "batch == 12 and weights != 'one sign'"
+    )
     value = rates.groupby("lr")["value"].mean()
     assert value.index[value >= value.max() - 0.01][0] == LR
     names = {f"family:seed={seed}" for seed in committed_seeds("tuning")}

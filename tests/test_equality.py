@@ -1,4 +1,6 @@
-"""With its switches at their defaults the trainer is TRL's, bit for bit, whatever the model and the loss type."""
+"""With its switches at their defaults the trainer is TRL's, bit for bit, whatever the model and the
+loss type.
+"""
 
 import copy
 import re
@@ -12,12 +14,31 @@ from trl import GRPOConfig, GRPOTrainer
 from workbook.policies.load import Policy, load_policy
 from workbook.training import CancellationConfig, CancellationTrainer, contract
 
-SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8}
+SIZES = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "head_dim": 8,
+}
 SIZES |= {"num_key_value_heads": 2, "initializer_range": 0.3}
 KINDS = ("gemma2", "gpt_neox", "granite", "phi", "qwen3")
-LOSSES = {"grpo": {}, "dapo": {}, "dr_grpo": {}, "bnpo": {}, "cispo": {"epsilon_high": 5.0}, "sapo": {}, "vespo": {}}
+LOSSES = {
+    "grpo": {},
+    "dapo": {},
+    "dr_grpo": {},
+    "bnpo": {},
+    "cispo": {"epsilon_high": 5.0},
+    "sapo": {},
+    "vespo": {},
+}
 LOSSES |= {"luspo": {"importance_sampling_level": "sequence"}}
-STEPS = {"max_steps": 4, "steps_per_generation": 2, "max_completion_length": 8, "learning_rate": 5e-3}
+STEPS = {
+    "max_steps": 4,
+    "steps_per_generation": 2,
+    "max_completion_length": 8,
+    "learning_rate": 5e-3,
+}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -29,7 +50,9 @@ def lengths(completions, **_):
 @pytest.fixture(scope="module", params=KINDS)
 def policy(request):
     tokenizer = load_policy("bundled").tokenizer
-    ends = {f"{end}_token_id": getattr(tokenizer, f"{end}_token_id") for end in ("bos", "eos", "pad")}
+    ends = {
+        f"{end}_token_id": getattr(tokenizer, f"{end}_token_id") for end in ("bos", "eos", "pad")
+    }
     torch.manual_seed(0)
     config = AutoConfig.for_model(request.param, vocab_size=len(tokenizer), **SIZES, **ends)
     return Policy(AutoModelForCausalLM.from_config(config), tokenizer, {})
@@ -39,12 +62,16 @@ def policy(request):
 def test_defaults_are_trls_bit_for_bit(policy, loss, tmp_path):
     ends = []
     for kind, config in ((GRPOTrainer, GRPOConfig), (CancellationTrainer, CancellationConfig)):
-        args = config(output_dir=str(tmp_path), **SMALL | STEPS | LOSSES[loss] | {"loss_type": loss})
+        args = config(
+            output_dir=str(tmp_path), **SMALL | STEPS | LOSSES[loss] | {"loss_type": loss}
+        )
         trainer = bundled_trainer(kind, args, copy.deepcopy(policy), lengths)
         trainer.train()
         ends.append(trainer.model.state_dict())
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
-    assert not all(torch.equal(value, ends[1][name]) for name, value in policy.model.state_dict().items())
+    assert not all(
+        torch.equal(value, ends[1][name]) for name, value in policy.model.state_dict().items()
+    )
 
 
 def test_every_loss_type_of_trl_is_tried():

@@ -1,4 +1,6 @@
-"""Exact values of the chain task: against enumeration where the policy is a Markov chain, else against sampling."""
+"""Exact values of the chain task: against enumeration where the policy is a Markov chain, else
+against sampling.
+"""
 
 from types import SimpleNamespace
 
@@ -20,7 +22,11 @@ WORLDS = {  # task, prompt, and results of chains to look at
     "plain": (Chain(operands=2, modulus=3), "2 - 1 =", ([0], [1])),
     "ways": (Chain(operands=2, modulus=2, ways=4, forced_words=4), "1 - 1 =", ([0], [1])),
     "links": (Chain(operands=2, modulus=2, free_words=4, ramble=3), "1 + 1 =", ([0], [1])),
-    "steps": (Chain(operands=3, modulus=2, free_words=0, reward_by="steps"), "1 + 1 - 1 =", ([0, 1], [1, 1])),
+    "steps": (
+        Chain(operands=3, modulus=2, free_words=0, reward_by="steps"),
+        "1 + 1 - 1 =",
+        ([0, 1], [1, 1]),
+    ),
 }
 
 
@@ -28,9 +34,11 @@ CLOSE = {"rtol": 1e-6, "atol": 1e-9}  # nine words in a row that say nothing are
 
 
 class MarkovModel(nn.Module):
-    """A policy for one prompt that looks at the slot, the running value, the way and whether it rambled alone.
+    """A policy for one prompt that looks at the slot, the running value, the way and whether it
+    rambled alone.
 
-    Before the first result it knows only distances from the running value; after it each has words of its own.
+    Before the first result it knows only distances from the running value; after it each has words
+    of its own.
     """
 
     def __init__(self, task, prompt, tokenizer):
@@ -57,12 +65,18 @@ class MarkovModel(nn.Module):
         row, slot, m = self.table[t, 0, way, 0], self.slots[t], self.task.modulus
         if slot.field not in ("a", "result"):
             return row
-        centre = self.task._apply(value, self.operators[0], self.numbers[1]) if slot.field == "result" else value
+        centre = (
+            self.task._apply(value, self.operators[0], self.numbers[1])
+            if slot.field == "result"
+            else value
+        )
         digits = torch.tensor(self.tokenizer.convert_tokens_to_ids(list(self.task._residues)))
         return row.index_copy(0, digits, row[digits[(torch.arange(m) - centre) % m]])
 
     def place(self, ids) -> tuple[int, int, int, int]:
-        """The slot after these words, what the running value is or amounts to, the way, and whether some ramble."""
+        """The slot after these words, what the running value is or amounts to, the way, and whether
+        some ramble.
+        """
         t, value, way, step = 0, 0, 0, self.task._apply
         words = self.tokenizer.convert_ids_to_tokens(list(ids))
         for word in words:
@@ -79,12 +93,18 @@ class MarkovModel(nn.Module):
             elif slot.field == "b" and word.isdigit():
                 value += step(0, right, int(word)) - step(0, right, number)
             t += 1
-        return min(t, len(self.slots) - 1), value % self.task.modulus, way, int(not {*RAMBLE}.isdisjoint(words))
+        return (
+            min(t, len(self.slots) - 1),
+            value % self.task.modulus,
+            way,
+            int(not {*RAMBLE}.isdisjoint(words)),
+        )
 
     def forward(self, input_ids, logits_to_keep, **_):
         start = input_ids.shape[1] - logits_to_keep + 1
         rows = [
-            [self.logits(tuple(row[start : start + t].tolist())) for t in range(logits_to_keep)] for row in input_ids
+            [self.logits(tuple(row[start : start + t].tolist())) for t in range(logits_to_keep)]
+            for row in input_ids
         ]
         return SimpleNamespace(logits=torch.stack([torch.stack(row) for row in rows]))
 
@@ -96,7 +116,10 @@ def world(request):
     tokenizer = make_tokenizer(task)
     model = MarkovModel(task, prompt, tokenizer)
     rambles = [("hm", "er")] * len(results[0]) if task.ramble else None
-    texts = [task.render(prompt, results=row, rambles=None if i else rambles) for i, row in enumerate(results)]
+    texts = [
+        task.render(prompt, results=row, rambles=None if i else rambles)
+        for i, row in enumerate(results)
+    ]
     return task, prompt, Policy(model, tokenizer, {}), texts
 
 
@@ -104,17 +127,27 @@ def enumerated(task, prompt, policy, ids: tuple[int, ...] = (), rambled: int = 0
     """Expected reward after these words, by going through every completion in the words of a chain."""
     t = policy.model.place(ids)[0]
     slot, p = policy.model.slots[t], policy.model.logits(ids).softmax(-1)
-    score = torch.tensor(task.score(policy.tokenizer.decode(list(ids)), task.solve(prompt))).double()
+    score = torch.tensor(
+        task.score(policy.tokenizer.decode(list(ids)), task.solve(prompt))
+    ).double()
     if slot.category == "eos":
         return score
-    words, rambles = (policy.tokenizer.convert_tokens_to_ids(list(these)) for these in (slot.words, slot.before))
-    value = (1 - p[words + rambles].sum()) * score * (task.reward_by == "steps")  # what was earned before it stays
-    if slot.category == "style" and (t > 0 or task.ways == 1):  # after which this policy goes on alike
+    words, rambles = (
+        policy.tokenizer.convert_tokens_to_ids(list(these)) for these in (slot.words, slot.before)
+    )
+    # what was earned before it stays
+    value = (1 - p[words + rambles].sum()) * score * (task.reward_by == "steps")
+    # after which this policy goes on alike
+    if slot.category == "style" and (t > 0 or task.ways == 1):
         value = value + p[words].sum() * enumerated(task, prompt, policy, (*ids, words[0]))
     else:
-        value = value + sum(p[word] * enumerated(task, prompt, policy, (*ids, word)) for word in words)
+        value = value + sum(
+            p[word] * enumerated(task, prompt, policy, (*ids, word)) for word in words
+        )
     if rambles and rambled < 8:  # more of them are too rare to matter
-        value = value + p[rambles].sum() * enumerated(task, prompt, policy, (*ids, rambles[0]), rambled + 1)
+        value = value + p[rambles].sum() * enumerated(
+            task, prompt, policy, (*ids, rambles[0]), rambled + 1
+        )
     return value
 
 
@@ -124,11 +157,15 @@ def test_values_of_a_markov_policy_are_those_of_every_completion(world):
     exact = enumerated(task, prompt, policy)
     assert 0.01 < exact < 0.95
     torch.testing.assert_close(expected_reward(policy, task, [prompt]), exact[None], **CLOSE)
-    rollouts = written_rollouts(policy, task, [{"prompt": prompt, "answer": task.solve(prompt)}], [texts])
+    rollouts = written_rollouts(
+        policy, task, [{"prompt": prompt, "answer": task.solve(prompt)}], [texts]
+    )
     values = exact_values(policy, task, rollouts)
     dense = values.dense(len(policy.tokenizer))
     assert values.inside.eq(rollouts.completion_mask.bool()).all()
-    for row, (ids, mask) in enumerate(zip(rollouts.completion_ids, rollouts.completion_mask, strict=True)):
+    for row, (ids, mask) in enumerate(
+        zip(rollouts.completion_ids, rollouts.completion_mask, strict=True)
+    ):
         ids = ids[: mask.sum()].tolist()
         for t in range(len(ids) - 1):
             if t % 8:  # every eighth is enough
@@ -140,7 +177,8 @@ def test_values_of_a_markov_policy_are_those_of_every_completion(world):
                 token = policy.tokenizer.convert_tokens_to_ids(word)
                 after = enumerated(task, prompt, policy, (*ids[:t], token))
                 torch.testing.assert_close(dense[row, t, token], after, **CLOSE)
-        assert abs(values.credit[row, len(ids) - 1]) < 1e-12  # what ends the completion changes nothing
+        # what ends the completion changes nothing
+        assert abs(values.credit[row, len(ids) - 1]) < 1e-12
 
 
 def test_the_gradient_is_that_of_the_enumerated_value(world):
@@ -168,23 +206,31 @@ def test_values_are_off_by_what_the_sampled_rewards_say(policy):
     assert error["bias"] == pytest.approx(float(gap.mean()), abs=1e-6)
     noise = rewards.var(1) / 32
     assert error["noise"] == pytest.approx(float(noise.mean().sqrt()) / 2, abs=1e-6)
-    assert error["rms"] ** 2 == pytest.approx(max(0.0, float((gap.square() - noise).mean())), abs=1e-6)
+    assert error["rms"] ** 2 == pytest.approx(
+        max(0.0, float((gap.square() - noise).mean())), abs=1e-6
+    )
 
 
 def test_false_negatives_scale_values(policy):
     task, plain = Chain(false_negative_rate=0.25), get_task("chain")
     prompts = plain.dataset(3)["prompt"]
-    torch.testing.assert_close(expected_reward(policy, task, prompts), 0.75 * expected_reward(policy, plain, prompts))
+    torch.testing.assert_close(
+        expected_reward(policy, task, prompts), 0.75 * expected_reward(policy, plain, prompts)
+    )
 
 
 def test_more_words_that_say_nothing_change_no_value_and_each_right_step_is_paid():
     task, prompt = Chain(operands=3, ramble=5, reward_by="steps"), "5 - 6 + 3 ="
-    policy, row = Policy(untrained(task), make_tokenizer(task), {}), {"prompt": prompt, "answer": "9 2"}
+    policy, row = (
+        Policy(untrained(task), make_tokenizer(task), {}),
+        {"prompt": prompt, "answer": "9 2"},
+    )
     text = task.render(prompt, rambles=[("hm", "er", "hm"), ("um",)])
     rollouts = written_rollouts(policy, task, [row], [[text]])
     values, words = exact_values(policy, task, rollouts), rollouts.tokens[0]
     assert values.inside.all()
-    for t in (words.index("er"), len(words) - 1 - words[::-1].index("hm")):  # but the first, after which it may differ
+    # but the first, after which it may differ
+    for t in (words.index("er"), len(words) - 1 - words[::-1].index("hm")):
         assert values.after[0, t] == values.after[0, t - 1]
     paid = [word for t, word in enumerate(words) if values.credit[0, t] > 0.4]
     assert paid == ["9", "2"], "half of the reward each"
@@ -203,7 +249,8 @@ def test_words_of_a_private_alphabet_and_equivalents_are_admitted():
     assert "<eos>" in slots[-1].words
     policy = Policy(untrained(task), make_tokenizer(task), {})
     values = expected_reward(policy, task, prompts)
-    assert ((values >= 0) & (values < 1e-6)).all()  # 44 words in a row, of 120 that are all as likely
+    # 44 words in a row, of 120 that are all as likely
+    assert ((values >= 0) & (values < 1e-6)).all()
 
 
 def untrained(task):
@@ -229,9 +276,13 @@ def test_a_token_off_the_grammar_takes_all_value_away(policy):
 
 def test_what_has_no_exact_values_is_refused(policy):
     task = get_task("chain")
-    with pytest.raises(ValueError, match="task is Gym; exact values are known for chain, walk and every Tree"):
+    with pytest.raises(
+        ValueError, match="task is Gym; exact values are known for chain, walk and every Tree"
+    ):
         expected_reward(policy, get_task("gym:chain_sum"), ["1 + 1"])
-    with pytest.raises(ValueError, match=r"word '1\d' is 1 tokens of this tokenizer; exact values need one"):
+    with pytest.raises(
+        ValueError, match=r"word '1\d' is 1 tokens of this tokenizer; exact values need one"
+    ):
         expected_reward(policy, Chain(modulus=12), ["5 - 6 ="])
     rollouts = sample_rollouts(policy, task, 1, 2)
     with pytest.raises(ValueError, match="rollouts have no prompts"):

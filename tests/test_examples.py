@@ -1,4 +1,6 @@
-"""What can be pasted runs: the examples at tiny size, blocks as typed, a rule in other trainers' registries."""
+"""What can be pasted runs: the examples at tiny size, blocks as typed, a rule in other trainers'
+registries.
+"""
 
 import asyncio
 import re
@@ -42,17 +44,34 @@ def run(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def tool_caller(tmp_path):
-    """A tiny Qwen3 that can do one thing, call `multiply`: the marks of a turn and the call are a token each."""
+    """A tiny Qwen3 that can do one thing, call `multiply`: the marks of a turn and the call are a
+    token each.
+    """
     tokenizer, call = byte_tokenizer(), '\n{"name": "multiply", "arguments": {"a": 3, "b": 4}}\n'
     tokenizer.add_tokens(["<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", call])
     tokenizer.eos_token = "<|im_end|>"
-    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
+    tokenizer.chat_template = (
+        Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
+    ).read_text()
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    sizes |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": len(tokenizer), "bos_token_id": None}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    sizes |= {
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": len(tokenizer),
+        "bos_token_id": None,
+    }
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen3", **sizes))
     turn = f"<|im_start|>assistant\n<think>\n\n</think>\n\n<tool_call>{call}</tool_call><|im_end|>"
-    ids, optimizer = tokenizer(turn, return_tensors="pt").input_ids, torch.optim.AdamW(model.parameters(), lr=1e-2)
+    ids, optimizer = (
+        tokenizer(turn, return_tensors="pt").input_ids,
+        torch.optim.AdamW(model.parameters(), lr=1e-2),
+    )
     for _ in range(60):
         optimizer.zero_grad()
         model(ids, labels=ids).loss.backward()
@@ -66,8 +85,12 @@ def test_a_drop_in_with_lora_takes_a_model_and_a_data_set(run, tool_caller, tmp_
     assert "1 steps, 2 groups, 16 rollouts" in run("drop_in_lora")
     (data := tmp_path / "data").mkdir()
     (data / "rows.csv").write_text("question,answer\n" + "What is 3 times 4?,It is #### 12\n" * 16)
-    (data / "README.md").write_text("---\nconfigs:\n- config_name: main\n  data_files: rows.csv\n---\n")
-    assert "groups" in run("drop_in_lora", "--model", tool_caller, "--data", str(data), "--length", "8")
+    (data / "README.md").write_text(
+        "---\nconfigs:\n- config_name: main\n  data_files: rows.csv\n---\n"
+    )
+    assert "groups" in run(
+        "drop_in_lora", "--model", tool_caller, "--data", str(data), "--length", "8"
+    )
 
 
 def test_a_rule_of_ones_own_trains_and_enters_the_arena(run, monkeypatch):
@@ -75,7 +98,9 @@ def test_a_rule_of_ones_own_trains_and_enters_the_arena(run, monkeypatch):
     monkeypatch.setattr("workbook.studies.worlds.arena.Bench", lambda scale, unit: bench)
     monkeypatch.setitem(vars(worlds), "contest", partial(worlds.contest, **small))
     monkeypatch.setitem(vars(worlds), "place", lambda own: own)
-    assert re.search(r"reward 0\.\d+ -> 0\.\d+\n(.|\n)*entropy_weighted", run("own_rule", "--arena"))
+    assert re.search(
+        r"reward 0\.\d+ -> 0\.\d+\n(.|\n)*entropy_weighted", run("own_rule", "--arena")
+    )
 
 
 def test_plain_trl_is_reported_by_its_ids_and_its_record(run):
@@ -107,9 +132,13 @@ def test_blocks_run_as_typed(page, tmp_path, monkeypatch, shell):
 
 
 REGISTRIES = {  # with the signatures of verl and prime-rl
-    "verl/trainer/ppo/core_algos.py": "known = {}\ndef register_adv_est(n): return lambda f: known.update({n: f})",
+    "verl/trainer/ppo/core_algos.py": (
+        "known = {}\ndef register_adv_est(n): return lambda f: known.update({n: f})"
+    ),
     "prime_rl/orchestrator/train/algo/base.py": "class Algorithm: pass\n",
-    "prime_rl/orchestrator/train/algo/routing.py": "given = []\ndef assign_advantages(*pair): given.append(pair)\n",
+    "prime_rl/orchestrator/train/algo/routing.py": (
+        "given = []\ndef assign_advantages(*pair): given.append(pair)\n"
+    ),
 }
 
 
@@ -120,13 +149,21 @@ def test_a_rule_gives_the_same_credit_in_other_trainers_registries(tmp_path, mon
         (tmp_path / path).write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     import_module("my_verl")
-    mask, rewards = torch.arange(12) < torch.tensor([[12], [3], [9]]), torch.tensor([[1.0], [0.0], [2.0]])
+    mask, rewards = (
+        torch.arange(12) < torch.tensor([[12], [3], [9]]),
+        torch.tensor([[1.0], [0.0], [2.0]]),
+    )
     last = mask & ~(torch.arange(12) < torch.tensor([[4], [0], [1]]))
     estimate = import_module("verl.trainer.ppo.core_algos").known["last_tokens"]
     groups = np.array(["b", "b", "a"], dtype=object)
     given = estimate(token_level_rewards=rewards, response_mask=mask, config=None, index=groups)
     assert torch.equal(given[0], torch.tensor([[0.5], [-0.5], [0.0]]) * last)
-    traces = [SimpleNamespace(reward=reward, nodes=[SimpleNamespace(mask=[0, 1, 1])]) for reward in (1.0, 0.0)]
-    asyncio.run(import_module("my_prime_rl").LastTokens().score_group([SimpleNamespace(traces=traces)]))
+    traces = [
+        SimpleNamespace(reward=reward, nodes=[SimpleNamespace(mask=[0, 1, 1])])
+        for reward in (1.0, 0.0)
+    ]
+    asyncio.run(
+        import_module("my_prime_rl").LastTokens().score_group([SimpleNamespace(traces=traces)])
+    )
     given = import_module("prime_rl.orchestrator.train.algo.routing").given
     assert given == [(traces[0], [0.5, 0.5]), (traces[1], [-0.5, -0.5])]

@@ -1,7 +1,8 @@
-"""Every exercise of the chapters has its form, a hint and a solution, and the solution passes the exercise's check.
+"""Every exercise of the chapters has its form, a hint and a solution, and the solution passes the
+exercise's check.
 
-A chapter is not run for it: what an exercise needs is imported before it, or made by its check. So a solution runs in a
-namespace of its own, in a moment.
+A chapter is not run for it: what an exercise needs is imported before it, or made by its check. So
+a solution runs in a namespace of its own, in a moment.
 """
 
 import ast
@@ -22,17 +23,23 @@ FORM = re.compile(
     r"importance [1-5] of 5, \d+ minutes?\)\. \S",
     re.MULTILINE,
 )
-FOLDED = re.compile(r"<details><summary>(Hint|Solution)</summary>\n\n(.+?)\n\n</details>", re.DOTALL)
+FOLDED = re.compile(
+    r"<details><summary>(Hint|Solution)</summary>\n\n(.+?)\n\n</details>", re.DOTALL
+)
 CODE = re.compile(r"```python\n(.+?)\n```", re.DOTALL)
 UNSOLVED, SOLVED = "Not answered yet", re.compile(r"(?:\w+: r|R)ight\b|\d+ pairs, ")
-OPEN = re.compile(r"check_hypothesis\((\w+), ")  # tried on a stand-in with the same settings: the chapter is not run
+# tried on a stand-in with the same settings: the chapter is not run
+OPEN = re.compile(r"check_hypothesis\((\w+), ")
 FEWEST = 2  # a chapter
-INTERPRETED = 1 / 3  # of all exercises ask to interpret, to design a control, to find a flaw, or for a hypothesis
+# of all exercises ask to interpret, to design a control, to find a flaw, or for a hypothesis
+INTERPRETED = 1 / 3
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise: its text, the cell after it, and the imports that stand before it in its chapter."""
+    """One exercise: its text, the cell after it, and the imports that stand before it in its
+    chapter.
+    """
 
     chapter: str
     text: str
@@ -46,8 +53,13 @@ class Exercise:
     def script(self) -> str:
         """Imports, the cell as it stands, the solution, and the cell's check once more."""
         solution = "\n".join(CODE.findall(self.folded.get("Solution", "")))
-        checks = [ast.unparse(one) for one in ast.parse(self.cell).body if isinstance(one, ast.Expr)]
-        check = OPEN.sub(r"check_hypothesis(__import__('functools').wraps(\1)(lambda **settings: 0.0), ", checks[-1])
+        checks = [
+            ast.unparse(one) for one in ast.parse(self.cell).body if isinstance(one, ast.Expr)
+        ]
+        check = OPEN.sub(
+            r"check_hypothesis(__import__('functools').wraps(\1)(lambda **settings: 0.0), ",
+            checks[-1],
+        )
         return "\n".join([self.imports, self.cell, "print('SOLVED')", solution, check])
 
 
@@ -62,7 +74,9 @@ def exercises_of(path: Path) -> list[Exercise]:
     for cell, after in zip(cells, [*cells[1:], None], strict=True):
         if cell["cell_type"] == "code":
             body = ast.parse(code_of(cell)).body
-            imports += [ast.unparse(one) for one in body if isinstance(one, ast.Import | ast.ImportFrom)]
+            imports += [
+                ast.unparse(one) for one in body if isinstance(one, ast.Import | ast.ImportFrom)
+            ]
         elif LABEL.search(text := "".join(cell["source"])):
             source = code_of(after) if after and after["cell_type"] == "code" else ""
             exercises.append(Exercise(path.stem, text, source, "\n".join(imports)))
@@ -70,12 +84,18 @@ def exercises_of(path: Path) -> list[Exercise]:
 
 
 EXERCISES = {path.stem: exercises_of(path) for path in find_chapters()}
-ALL = [pytest.param(one, id=f"{name[:2]}-{k}") for name, own in EXERCISES.items() for k, one in enumerate(own, 1)]
+ALL = [
+    pytest.param(one, id=f"{name[:2]}-{k}")
+    for name, own in EXERCISES.items()
+    for k, one in enumerate(own, 1)
+]
 
 
 @pytest.mark.parametrize("exercise", ALL)
 def test_an_exercise_has_its_form(exercise):
-    assert FORM.search(exercise.text), "**Exercise 1** (medium, importance 3 of 5, 10 minutes). Text"
+    assert FORM.search(exercise.text), (
+        "**Exercise 1** (medium, importance 3 of 5, 10 minutes). Text"
+    )
     assert len(LABEL.findall(exercise.text)) == 1, "an exercise has a cell of its own"
     assert list(exercise.folded) == ["Hint", "Solution"]
     assert len(exercise.folded["Hint"].split()) >= 5
@@ -108,11 +128,15 @@ def test_a_third_ask_for_more_than_a_formula():
 
 
 def test_every_option_of_a_choice_has_its_sentence(capsys):
-    asked = {(name[:2], k): one.text for name, own in EXERCISES.items() for k, one in enumerate(own, 1)}
+    asked = {
+        (name[:2], k): one.text for name, own in EXERCISES.items() for k, one in enumerate(own, 1)
+    }
     for name, options in choices().items():
         chapter, number = name.split("-")
         letters = re.findall(r"^- \*\*([A-Z])\*\* ", asked[chapter, int(number)], re.MULTILINE)
         assert {"right", *letters} == set(options), name
         for letter in letters:
             check_choice(name, letter)
-            assert capsys.readouterr().out.startswith("Right: " if letter == options["right"] else "Not quite: ")
+            assert capsys.readouterr().out.startswith(
+                "Right: " if letter == options["right"] else "Not quite: "
+            )

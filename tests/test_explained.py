@@ -1,4 +1,6 @@
-"""Explanations of a moved token: against brute force, against real steps, and as a heatmap's panel shows them."""
+"""Explanations of a moved token: against brute force, against real steps, and as a heatmap's panel
+shows them.
+"""
 
 import threading
 
@@ -32,7 +34,12 @@ def explained(batch):
 
 def gradients(policy, rollouts, places):
     """The gradient of each token's log-probability, one backward pass each."""
-    fields = (rollouts.prompt_ids, rollouts.prompt_mask, rollouts.completion_ids, rollouts.completion_mask)
+    fields = (
+        rollouts.prompt_ids,
+        rollouts.prompt_mask,
+        rollouts.completion_ids,
+        rollouts.completion_mask,
+    )
     rows = []
     for r, t in places:
         logps, _ = sequence_logps(policy.model, *(x[[r]] for x in fields))
@@ -47,11 +54,17 @@ def test_every_term_is_brute_forces(batch, explained):
     few = table.iloc[:: len(table) // 25]
     own = table[(table["rollout"] == PLACE[0]) & (table["position"] == PLACE[1])]
     few = pd.concat([few, own]) if rollouts.advantages[PLACE[0]] else few
-    slopes = gradients(policy, rollouts, [PLACE, *zip(few["rollout"], few["position"], strict=True)])
+    slopes = gradients(
+        policy, rollouts, [PLACE, *zip(few["rollout"], few["position"], strict=True)]
+    )
     products = (slopes[1:] @ slopes[0]).numpy()
-    np.testing.assert_allclose(few["product"], products, rtol=1e-4, atol=1e-4 * np.abs(products).max())
+    np.testing.assert_allclose(
+        few["product"], products, rtol=1e-4, atol=1e-4 * np.abs(products).max()
+    )
     advantages = rollouts.advantages.numpy()[few["rollout"]]
-    np.testing.assert_allclose(few["push"], advantages / rollouts.completion_mask.numel(), rtol=1e-6)
+    np.testing.assert_allclose(
+        few["push"], advantages / rollouts.completion_mask.numel(), rtol=1e-6
+    )
     np.testing.assert_allclose(few["moved"], LR * few["push"] * few["product"])
 
 
@@ -80,10 +93,14 @@ def test_the_output_layers_share_is_its_own_gradients_product(batch, explained):
     policy, _ = batch
     row = explained.tokens.iloc[7]
     head = policy.model.get_output_embeddings().weight
-    assert head is not policy.model.get_input_embeddings().weight, "untied: its gradient is the output layer's alone"
+    assert head is not policy.model.get_input_embeddings().weight, (
+        "untied: its gradient is the output layer's alone"
+    )
     nothing = np.zeros(len(batch[1].token_table()))
     through = TokenExplainer(*batch, LR, measured=nothing, parameters=["lm_head.weight"])(*PLACE)
-    np.testing.assert_allclose(through.tokens["moved"], explained.tokens["output_layer"], rtol=2e-3, atol=1e-7)
+    np.testing.assert_allclose(
+        through.tokens["moved"], explained.tokens["output_layer"], rtol=2e-3, atol=1e-7
+    )
     assert row["output_layer"] != row["moved"]
     assert np.isnan(through.explained), "nothing moved, by what was given"
 
@@ -109,15 +126,20 @@ def test_a_pin_is_explained_in_a_thread_with_its_numbers(batch, explained):
     heatmap = TokenHeatmap(rollouts.token_table(), explain=explainer)
     heatmap.pin(*PLACE)
     heatmap.wait()
-    np.testing.assert_allclose(heatmap.explanation.tokens["moved"], explained.tokens["moved"], rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(
+        heatmap.explanation.tokens["moved"], explained.tokens["moved"], rtol=1e-4, atol=1e-9
+    )
     assert f"Explained: {100 * explained.explained:.0f} %" in heatmap.details["lines"][1]
     parts, movers = heatmap.details["tables"]
     assert [row["cells"][0] for row in parts["rows"]] == explained.parts()["source"].tolist()
-    places = [rollouts.token_table().iloc[row["index"]][["rollout", "position"]].tolist() for row in movers["rows"]]
-    known = explained.movers()[["rollout", "position"]].values.tolist()
-    assert [place for place, row in zip(places, movers["rows"], strict=True) if row["index"] >= 0] == [
-        place for place in known if place[0] < 4
+    places = [
+        rollouts.token_table().iloc[row["index"]][["rollout", "position"]].tolist()
+        for row in movers["rows"]
     ]
+    known = explained.movers()[["rollout", "position"]].values.tolist()
+    assert [
+        place for place, row in zip(places, movers["rows"], strict=True) if row["index"] >= 0
+    ] == [place for place in known if place[0] < 4]
     sent = np.frombuffer(heatmap.moves, "<f4")
     own = explained.tokens.query("group == 0").set_index(["rollout", "position"])["moved"]
     assert sent[np.nonzero(sent)] == pytest.approx(own[own != 0].to_numpy(), rel=1e-3)
@@ -153,7 +175,9 @@ def test_an_explanation_is_stopped_and_a_newer_pin_takes_its_place(batch):
 
 
 def seen(color: str, kind: str) -> np.ndarray:
-    """A colour in OKLab as a kind of colour vision sees it (Machado, Oliveira and Fernandes 2009, severity 1)."""
+    """A colour in OKLab as a kind of colour vision sees it (Machado, Oliveira and Fernandes 2009,
+    severity 1).
+    """
     machado = {
         "normal": np.eye(3),
         "deuteranope": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],

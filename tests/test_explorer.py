@@ -1,4 +1,6 @@
-"""Explorer: controls, settings, code, reset, refusals, and the contract between a chart and its tables."""
+"""Explorer: controls, settings, code, reset, refusals, and the contract between a chart and its
+tables.
+"""
 
 import json
 import threading
@@ -20,7 +22,9 @@ from workbook.views.style import hushed, png, typeset
 def compute_line(slope: float = 1.0, points: int = 3, shape: str = "line") -> pd.DataFrame:
     if slope > 4:
         raise ValueError(f"slope={slope:g} is too <steep>: take at most 4.")
-    return pd.DataFrame({"x": range(points), "y": [slope * x for x in range(points)], "shape": shape})
+    return pd.DataFrame(
+        {"x": range(points), "y": [slope * x for x in range(points)], "shape": shape}
+    )
 
 
 def line_chart(table) -> alt.LayerChart:
@@ -29,7 +33,10 @@ def line_chart(table) -> alt.LayerChart:
 
 
 def explorer(**kwargs) -> Explorer:
-    controls = {"slope": slider(1.0, 0.0, 5.0, 0.1, "slope"), "points": slider(3, 1, 9, 1, "points")}
+    controls = {
+        "slope": slider(1.0, 0.0, 5.0, 0.1, "slope"),
+        "points": slider(3, 1, 9, 1, "points"),
+    }
     controls["shape"] = menu("line", ["line", "curve"], "shape")
     return Explorer(compute_line, line_chart, controls, **kwargs)
 
@@ -51,7 +58,9 @@ def test_the_code_computes_what_is_drawn():
     assert line == f"from {__name__} import compute_line"
     assert call == "compute_line(slope=0.3, points=5, shape='curve')"
     assert one.snippet.text == one.code
-    pd.testing.assert_frame_equal(compute_line(slope=0.3, points=5, shape="curve"), one.tables["table"])
+    pd.testing.assert_frame_equal(
+        compute_line(slope=0.3, points=5, shape="curve"), one.tables["table"]
+    )
 
 
 def test_a_setting_that_there_is_not_moves_no_control():
@@ -64,14 +73,24 @@ def test_a_setting_that_there_is_not_moves_no_control():
 
 
 def test_the_reset_button_has_the_page_move_every_control():
-    """What a slider of the page has yet to send is replaced there; a value set from here could be overtaken by it."""
+    """What a slider of the page has yet to send is replaced there; a value set from here could be
+    overtaken by it.
+    """
     one = explorer()
     asked = []
     one.snippet.send = asked.append
     one.set(slope=3.0, shape="curve")
     one.reset_button.click()
     ids = {name: control.model_id for name, control in one.controls.items()}
-    assert asked == [{"moves": [[ids["slope"], "value", 1.0], [ids["points"], "value", 3], [ids["shape"], "index", 0]]}]
+    assert asked == [
+        {
+            "moves": [
+                [ids["slope"], "value", 1.0],
+                [ids["points"], "value", 3],
+                [ids["shape"], "index", 0],
+            ]
+        }
+    ]
 
 
 def test_a_preset_moves_its_controls_and_the_others_back():
@@ -81,19 +100,42 @@ def test_a_preset_moves_its_controls_and_the_others_back():
     one.set(points=9)
     one.presets["steep"].click()
     ids = {name: control.model_id for name, control in one.controls.items()}
-    assert asked == [{"moves": [[ids["slope"], "value", 4.0], [ids["points"], "value", 3], [ids["shape"], "index", 0]]}]
+    assert asked == [
+        {
+            "moves": [
+                [ids["slope"], "value", 4.0],
+                [ids["points"], "value", 3],
+                [ids["shape"], "index", 0],
+            ]
+        }
+    ]
     assert one.presets["steep"] in one.box.children[1].children
 
 
-PRESETS = [groups.explore_growing, groups.explore_parts, exchange.explore_exchange, exchange.explore_solutions]
-PRESETS += [cancelled.explore_cancellation, cancelled.explore_curves, credit.explore_repeated, worlds.explore_world]
-PRESETS += [partial(make, None, None) for make in (flips.live_flips, coupling.live_push, coupling.live_mass)]
+PRESETS = [
+    groups.explore_growing,
+    groups.explore_parts,
+    exchange.explore_exchange,
+    exchange.explore_solutions,
+]
+PRESETS += [
+    cancelled.explore_cancellation,
+    cancelled.explore_curves,
+    credit.explore_repeated,
+    worlds.explore_world,
+]
+PRESETS += [
+    partial(make, None, None) for make in (flips.live_flips, coupling.live_push, coupling.live_mass)
+]
 
 
 @pytest.mark.parametrize("make", [*PRESETS, worlds.live_rules])
 def test_each_preset_is_a_setting_that_its_controls_take_and_that_can_be(make):
     one, asked = make(), []
-    one.snippet.send, controls = asked.append, {control.model_id: control for control in one.controls.values()}
+    one.snippet.send, controls = (
+        asked.append,
+        {control.model_id: control for control in one.controls.values()},
+    )
     for button in one.presets.values():
         button.click()
         for control, trait, value in asked.pop()["moves"]:
@@ -147,7 +189,9 @@ def test_what_is_slow_is_computed_when_the_slider_is_let_go(monkeypatch, limit, 
 
 
 def test_a_chart_that_changes_its_table_is_refused():
-    with pytest.raises(ValueError, match="line_of_a_copy changes a table before it draws it; only the tables table"):
+    with pytest.raises(
+        ValueError, match="line_of_a_copy changes a table before it draws it; only the tables table"
+    ):
         spec_over(line_of_a_copy, {"table": compute_line()})
 
 
@@ -169,7 +213,9 @@ def test_the_description_is_of_what_is_drawn_now():
 
 def test_marks_without_a_table_keep_their_row():
     def ruled(table):
-        return alt.Chart(table).mark_line().encode(x="x:Q", y="y:Q") + alt.Chart().mark_rule().encode(y=alt.datum(1))
+        return alt.Chart(table).mark_line().encode(
+            x="x:Q", y="y:Q"
+        ) + alt.Chart().mark_rule().encode(y=alt.datum(1))
 
     live = LiveChart(ruled, table=compute_line())
     assert "datasets" not in live.spec
@@ -183,7 +229,13 @@ def committed_table():
     seeds = range(3)
     return pd.DataFrame(
         [
-            {"seed": seed, "rule": rule, "line": line, "prompts": prompts, "gap": prompts + seed + (rule == "b")}
+            {
+                "seed": seed,
+                "rule": rule,
+                "line": line,
+                "prompts": prompts,
+                "gap": prompts + seed + (rule == "b"),
+            }
             for seed, rule, line, prompts in product(seeds, ["a", "b"], ["x", "y"], [1, 2, 4])
         ]
     ).assign(other=lambda table: -table["gap"])
@@ -207,12 +259,16 @@ def test_browse_draws_the_rows_that_its_menus_choose_and_refuses_those_that_are_
 
 
 def test_a_frozen_explorer_carries_its_own_tables_for_every_setting_of_the_grid():
-    explorer = browse(committed_table(), "prompts", "gap", {"rule": "a"}, series="line", title="gap")
+    explorer = browse(
+        committed_table(), "prompts", "gap", {"rule": "a"}, series="line", title="gap"
+    )
     spec = frozen(explorer, rule=["a", "b"])
     rows = pd.DataFrame(spec["datasets"]["curve"])
     for rule, part in rows.groupby("at_rule"):
         explorer.set(rule=rule)
-        assert part["mean"].tolist() == pytest.approx(explorer.tables["curve"]["mean"].tolist(), rel=1e-4)
+        assert part["mean"].tolist() == pytest.approx(
+            explorer.tables["curve"]["mean"].tolist(), rel=1e-4
+        )
     (param,) = [one for one in spec["params"] if one["name"] == "now_rule"]
     assert param["bind"]["options"] == ["a", "b"]
     assert "datum.at_rule === now_rule" in json.dumps(spec)
@@ -231,6 +287,13 @@ def test_sliders_show_numbers_as_code_does():
 def test_marks_that_show_no_column_are_hidden_from_screen_readers_and_others_are_not():
     line = {"mark": "rule", "encoding": {"x": {"datum": 0}}}
     bars = {"mark": "bar", "encoding": {"x": {"field": "a", "type": "quantitative"}}}
-    drawn = hushed({"hconcat": [{"layer": [bars, line]}, {"encoding": bars["encoding"], "layer": [{"mark": "bar"}]}]})
+    drawn = hushed(
+        {
+            "hconcat": [
+                {"layer": [bars, line]},
+                {"encoding": bars["encoding"], "layer": [{"mark": "bar"}]},
+            ]
+        }
+    )
     assert drawn["hconcat"][0]["layer"] == [bars, {**line, "mark": {"type": "rule", "aria": False}}]
     assert drawn["hconcat"][1]["layer"] == [{"mark": "bar"}]

@@ -1,4 +1,6 @@
-"""The family of policies: the chain task's dials, members made once and read again, units of a bench."""
+"""The family of policies: the chain task's dials, members made once and read again, units of a
+bench.
+"""
 
 import hashlib
 import json
@@ -13,7 +15,14 @@ from safetensors.torch import load_file
 
 from workbook.places import file_hash
 from workbook.policies import family, load_policy
-from workbook.policies.family import Member, committed_file, committed_seeds, member_folder, member_of, unpacked
+from workbook.policies.family import (
+    Member,
+    committed_file,
+    committed_seeds,
+    member_folder,
+    member_of,
+    unpacked,
+)
 from workbook.policies.packaged import RECORD
 from workbook.studies import Bench
 from workbook.studies.bench import UNITS
@@ -33,23 +42,37 @@ def cache(monkeypatch, tmp_path):
 
 
 def test_private_alphabets_change_the_words_and_nothing_else():
-    """The same prompts, answers, rewards, categories and credits as in plain words; no word of two alphabets."""
+    """The same prompts, answers, rewards, categories and credits as in plain words; no word of two
+    alphabets.
+    """
     plain_task, task = Chain(), get_task("chain", alphabets=4)
     rows, plain_rows = task.dataset(40, seed=3), plain_task.dataset(40, seed=3)
     assert [plain(prompt) for prompt in rows["prompt"]] == list(plain_rows["prompt"])
     assert rows["answer"] == plain_rows["answer"]
     assert {marked(prompt) for prompt in rows["prompt"]} == {0, 1, 2, 3}
     assert len(set(task.vocabulary)) == 4 * len(plain_task.vocabulary)
-    for prompt, bare, answer in zip(rows["prompt"], plain_rows["prompt"], rows["answer"], strict=True):
-        text, bare_text = (t.demonstrate(p, random.Random(1)) for t, p in ((task, prompt), (plain_task, bare)))
+    for prompt, bare, answer in zip(
+        rows["prompt"], plain_rows["prompt"], rows["answer"], strict=True
+    ):
+        text, bare_text = (
+            t.demonstrate(p, random.Random(1)) for t, p in ((task, prompt), (plain_task, bare))
+        )
         assert text == in_alphabet(bare_text, marked(prompt))
         assert {marked(word) for word in text.split()} == {marked(prompt)}
         tokens, bare_tokens = [*text.split(), "<eos>"], [*bare_text.split(), "<eos>"]
-        assert task.annotate(prompt, answer, tokens) == plain_task.annotate(bare, answer, bare_tokens)
-        assert task.reward([prompt], [text], [answer]) == plain_task.reward([bare], [bare_text], [answer])
+        assert task.annotate(prompt, answer, tokens) == plain_task.annotate(
+            bare, answer, bare_tokens
+        )
+        assert task.reward([prompt], [text], [answer]) == plain_task.reward(
+            [bare], [bare_text], [answer]
+        )
         assert task.style_key(text) == plain_task.style_key(bare_text)
     texts = [in_alphabet("now 9 + 3 is 1", 2)]
-    assert task.calibrated(texts).error_rate == plain_task.calibrated(["now 9 + 3 is 1"]).error_rate > 0.8
+    assert (
+        task.calibrated(texts).error_rate
+        == plain_task.calibrated(["now 9 + 3 is 1"]).error_rate
+        > 0.8
+    )
 
 
 def test_a_word_of_another_alphabet_counts_as_the_plain_one():
@@ -74,9 +97,13 @@ def test_confidence_is_the_share_of_template_words_that_stay():
         rows = task.annotate(row["prompt"], row["answer"], words)
         known = " ".join(map(canonical, words))
         assert rows == strict.annotate(row["prompt"], row["answer"], known.split())
-        assert task.reward([row["prompt"]], [text], [row["answer"]]) == strict.reward([""], [known], [row["answer"]])
+        assert task.reward([row["prompt"]], [text], [row["answer"]]) == strict.reward(
+            [""], [known], [row["answer"]]
+        )
         assert all(
-            category == "template" for word, (category, _) in zip(words, rows, strict=True) if canonical(word) != word
+            category == "template"
+            for word, (category, _) in zip(words, rows, strict=True)
+            if canonical(word) != word
         )
         stay += sum(word in EQUIVALENTS for word in words)
         all_of_them += sum(canonical(word) in EQUIVALENTS for word in words)
@@ -121,7 +148,10 @@ def test_other_names_are_refused(name, sentence):
 
 
 def test_a_base_member_is_what_the_bundled_script_makes(cache, monkeypatch, tmp_path):
-    out, script = tmp_path / "script", Path(__file__).parents[1] / "data" / "bundled" / "make_policy.py"
+    out, script = (
+        tmp_path / "script",
+        Path(__file__).parents[1] / "data" / "bundled" / "make_policy.py",
+    )
     settings = ["--seed", "4", "--operands", "2", "--steps", "4", "--eval-prompts", "2"]
     monkeypatch.setattr(sys, "argv", [str(script), "--out", str(out), *settings])
     threads = torch.get_num_threads()
@@ -140,11 +170,16 @@ def test_a_member_is_made_once_and_anew_if_damaged(cache):
     assert first.provenance["source"] == member.name
     file = member_folder(member) / "model.safetensors"
     made = file.stat().st_mtime_ns
-    assert load_policy(member.name).provenance["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert (
+        load_policy(member.name).provenance["sha256"]
+        == hashlib.sha256(file.read_bytes()).hexdigest()
+    )
     assert file.stat().st_mtime_ns == made
     file.write_bytes(file.read_bytes()[:-8])
     assert load_policy(member.name).provenance["sha256"] == first.provenance["sha256"]
-    assert {path.name for path in cache.iterdir() if not path.name.endswith(".lock")} == {member_folder(member).name}
+    assert {path.name for path in cache.iterdir() if not path.name.endswith(".lock")} == {
+        member_folder(member).name
+    }
 
 
 def test_a_member_with_more_words_starts_from_its_base(cache):
@@ -154,9 +189,15 @@ def test_a_member_with_more_words_starts_from_its_base(cache):
     assert facts["start"]["sha256"] == base.provenance["sha256"]
     assert facts["member"]["alphabets"] == 3
     assert len(policy.tokenizer) == 3 + 3 * (10 + 2 + 6 + 12 + 3) == policy.model.config.vocab_size
-    assert policy.tokenizer.unk_token_id not in policy.tokenizer(" ".join(member.task.vocabulary)).input_ids
+    assert (
+        policy.tokenizer.unk_token_id
+        not in policy.tokenizer(" ".join(member.task.vocabulary)).input_ids
+    )
     rows, old = policy.model.lm_head.weight, base.model.lm_head.weight
-    of = {word: rows[policy.tokenizer.convert_tokens_to_ids(word)] for word in ("at'2", "with'2", "7'2", "7'1", "7")}
+    of = {
+        word: rows[policy.tokenizer.convert_tokens_to_ids(word)]
+        for word in ("at'2", "with'2", "7'2", "7'1", "7")
+    }
     seven = old[base.tokenizer.convert_tokens_to_ids("7")]
     assert (of["7"] - seven).norm() > 0
     assert not torch.equal(of["7'2"], of["7'1"])
@@ -166,11 +207,17 @@ def test_a_member_with_more_words_starts_from_its_base(cache):
 
 
 def test_committed_policies_are_the_units_and_have_learned_enough(cache):
-    """Ten units, three for tuning, an example; each file is the recorded one, and what is loaded is what it holds."""
+    """Ten units, three for tuning, an example; each file is the recorded one, and what is loaded is
+    what it holds.
+    """
     members = json.loads((family.COMMITTED / "members.json").read_text())["members"]
     seeds = {role: committed_seeds(role) for role in ("unit", "tuning")}
     assert [len(seeds["unit"]), len(seeds["tuning"])] == [10, 3]
-    names = {row.get("name", Member(row["seed"]).name): row for row in members if row["role"] != "passed over"}
+    names = {
+        row.get("name", Member(row["seed"]).name): row
+        for row in members
+        if row["role"] != "passed over"
+    }
     files = sorted(committed_file(member_of(name)) for name in names)
     assert files == sorted(family.COMMITTED.glob("*.safetensors"))
     for name, member in names.items():
@@ -178,14 +225,23 @@ def test_committed_policies_are_the_units_and_have_learned_enough(cache):
         assert member["measured"]["reward"] >= 0.2
         assert member["measured"]["greedy"] >= 0.5
     seed = seeds["tuning"][0]
-    policy, stored = load_policy(Member(seed).name), unpacked(load_file(committed_file(Member(seed))))
-    assert all(torch.equal(weights, stored[name]) for name, weights in policy.model.state_dict().items())
+    policy, stored = (
+        load_policy(Member(seed).name),
+        unpacked(load_file(committed_file(Member(seed)))),
+    )
+    assert all(
+        torch.equal(weights, stored[name]) for name, weights in policy.model.state_dict().items()
+    )
 
 
 def test_units_train_and_hold_out_in_classes_of_their_own():
-    """Ten policies in turn; no prompt of any unit's training is held out by any unit, whatever its scale."""
+    """Ten policies in turn; no prompt of any unit's training is held out by any unit, whatever its
+    scale.
+    """
     units = [Bench("family", unit) for unit in range(12)]
-    assert [bench.scale.policy for bench in units] == [Member(UNITS[k % 10]).name for k in range(12)]
+    assert [bench.scale.policy for bench in units] == [
+        Member(UNITS[k % 10]).name for k in range(12)
+    ]
     train = [set(bench.task.dataset(30, bench.data_seed)["prompt"]) for bench in units]
     held = [set(bench.task.dataset(30, bench.held_out_seed)["prompt"]) for bench in units]
     assert not set.union(*train) & set.union(*held)

@@ -28,16 +28,32 @@ CURVES = pd.DataFrame(
 )
 STEP = alt.X("step:Q", title="step").scale(type="log", base=2)
 FIGURES = {
-    "forest": lambda table: figures.forest(table, "kind", "nats", by="series", number=".2f", threshold=1.0),
-    "forest at the end": lambda table: figures.forest(table, "kind", "nats", by="series", number="g", number_at="end"),
+    "forest": lambda table: figures.forest(
+        table, "kind", "nats", by="series", number=".2f", threshold=1.0
+    ),
+    "forest at the end": lambda table: figures.forest(
+        table, "kind", "nats", by="series", number="g", number_at="end"
+    ),
     "hollow": lambda table: figures.forest(
         table, "kind", "nats", hollow="datum.low > 0", color=figures.clear_of_zero()
     ),
-    "bars": lambda table: figures.bars(table, "kind", "nats", by="series", number=".2f", outlined="datum.n > 2"),
-    "columns": lambda table: figures.bars(table, "kind", "nats", by="series", vertical=True, number=".2f"),
-    "signed": lambda table: figures.bars(table, "kind", "nats", number="+.2f", color=figures.by_sign("mean")),
+    "bars": lambda table: figures.bars(
+        table, "kind", "nats", by="series", number=".2f", outlined="datum.n > 2"
+    ),
+    "columns": lambda table: figures.bars(
+        table, "kind", "nats", by="series", vertical=True, number=".2f"
+    ),
+    "signed": lambda table: figures.bars(
+        table, "kind", "nats", number="+.2f", color=figures.by_sign("mean")
+    ),
     "cells": lambda table: figures.cells(
-        table, "kind", "series", alt.Color("mean:Q"), "mean:Q", dark="datum.mean > 1", shown=["kind"]
+        table,
+        "kind",
+        "series",
+        alt.Color("mean:Q"),
+        "mean:Q",
+        dark="datum.mean > 1",
+        shown=["kind"],
     ),
 }
 
@@ -50,11 +66,15 @@ def layers(spec):
 @pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
 def test_a_figure_draws_the_table_as_it_is(make):
     assert png(to_spec(make(ESTIMATES)), scale=1).startswith(b"\x89PNG")
-    assert spec_over(make, {"table": ESTIMATES}) == spec_over(make, {"table": ESTIMATES.assign(mean=7.0)})
+    assert spec_over(make, {"table": ESTIMATES}) == spec_over(
+        make, {"table": ESTIMATES.assign(mean=7.0)}
+    )
 
 
 def test_numbers_of_bars_without_intervals_stand_where_the_bar_points():
-    spec = to_spec(FIGURES["signed"](ESTIMATES[["kind", "mean"]].assign(mean=[1.0, -1.0, 2.0, -2.0])))
+    spec = to_spec(
+        FIGURES["signed"](ESTIMATES[["kind", "mean"]].assign(mean=[1.0, -1.0, 2.0, -2.0]))
+    )
     assert png(spec, scale=1).startswith(b"\x89PNG")
     assert [mark.get("align") for mark, _ in layers(spec)] == [None, "left", "right", None]
 
@@ -79,7 +99,9 @@ def test_ends_of_intervals_lie_on_the_axis_of_the_middle():
     (rule,) = [encoding for mark, encoding in layers(spec) if mark["type"] == "rule"]
     (dots,) = [encoding for mark, encoding in layers(spec) if mark["type"] == "point"]
     assert (rule["x"]["field"], rule["x2"]["field"], dots["x"]["field"]) == ("low", "high", "mean")
-    assert {key: rule["x"][key] for key in ("scale", "title")} == {key: dots["x"][key] for key in ("scale", "title")}
+    assert {key: rule["x"][key] for key in ("scale", "title")} == {
+        key: dots["x"][key] for key in ("scale", "title")
+    }
     assert x.shorthand == "mean:Q"
 
 
@@ -91,7 +113,9 @@ def test_names_keep_the_tables_order_their_colours_and_one_legend():
     assert dots["color"]["scale"] == {"domain": ["b", "a"], "range": ["red", "blue"]}
     assert dots["color"]["legend"] == dots["shape"]["legend"]
     assert dots["color"]["legend"]["columns"] == 2
-    named = figures.forest(ESTIMATES, "kind", "nats", by="series", names=["a", "b"], legend=None).to_dict()
+    named = figures.forest(
+        ESTIMATES, "kind", "nats", by="series", names=["a", "b"], legend=None
+    ).to_dict()
     assert '"domain": ["a", "b"]' in json.dumps(named)
     assert '"legend": null' in json.dumps(named)
 
@@ -99,8 +123,13 @@ def test_names_keep_the_tables_order_their_colours_and_one_legend():
 def test_estimates_are_spelt_out():
     table = ESTIMATES[ESTIMATES["series"] == "a"]
     assert describe_rows(table, "kind", "series", form=".1f") == "one, a: 2.0; two, a: 2.0"
-    assert describe_rows(table, "kind", form=".1f", interval=True).startswith("one: 2.0 (1.5 to 3.0); ")
-    hints = [hint.to_dict() for hint in tooltips(ESTIMATES, "kind", None, "n", "mean", "kind", form=".1f")]
+    assert describe_rows(table, "kind", form=".1f", interval=True).startswith(
+        "one: 2.0 (1.5 to 3.0); "
+    )
+    hints = [
+        hint.to_dict()
+        for hint in tooltips(ESTIMATES, "kind", None, "n", "mean", "kind", form=".1f")
+    ]
     assert [(hint["field"], hint["type"], hint.get("format")) for hint in hints] == [
         ("kind", "nominal", None),
         ("n", "quantitative", None),

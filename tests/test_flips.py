@@ -1,4 +1,6 @@
-"""Topic flips: curves over prompts per step, language models, shares by sign, live studies and exercises."""
+"""Topic flips: curves over prompts per step, language models, shares by sign, live studies and
+exercises.
+"""
 
 from dataclasses import replace
 
@@ -19,7 +21,13 @@ from workbook.views.live_study import NOW
 
 
 def curve_of(seed, follows, prompts=(1, 4), tokens="moved"):
-    rows = {"prompts": prompts, "tokens": tokens, "follows": follows, "own": 1.0, "others": [0.0, 3.0]}
+    rows = {
+        "prompts": prompts,
+        "tokens": tokens,
+        "follows": follows,
+        "own": 1.0,
+        "others": [0.0, 3.0],
+    }
     return pd.DataFrame(rows).assign(seed=seed)
 
 
@@ -32,8 +40,12 @@ def test_contrast_and_prediction_by_hand():
     assert row["contrast"] == pytest.approx((2.5 - 4) / (46 / 8))
     assert row["ratio"] == 2.5 / 8
     # at the specific tokens' confidence, all of band 0: 1 against 8, |change| (2 * 4 + 8 * 4) / 8
-    assert claims.contrasts(net, kept=1, matched=True)["contrast"].item() == pytest.approx((1 - 8) / 5)
-    rates = pd.DataFrame({"seed": 0, "tokens": "unsure", "prompts": [1, 4], "own": 3.0, "others": [0.0, 1.0]})
+    assert claims.contrasts(net, kept=1, matched=True)["contrast"].item() == pytest.approx(
+        (1 - 8) / 5
+    )
+    rates = pd.DataFrame(
+        {"seed": 0, "tokens": "unsure", "prompts": [1, 4], "own": 3.0, "others": [0.0, 1.0]}
+    )
     predicted = claims.predicted_follows(rates.assign(follows=[0.7, 0.6]))["predicted"]
     assert predicted.tolist() == pytest.approx([0.7, 0.5 + 0.2 * 3 / 4])
 
@@ -106,20 +118,32 @@ def test_a_models_band_is_its_prompts_and_the_familys_an_interval():
     model = curve_of(0, [0.9, 0.7])
     prompts = pd.concat([model.assign(follows=[0.8, 0.5]), model.assign(follows=[1.0, 0.75])])
     smollm2 = {"dose_llm/rates": model, "dose_llm/by_prompt": prompts}
-    tuned = {"smollm2_probes/rates": pd.concat([curve_of(seed, [0.8, 0.6 + seed / 100]) for seed in range(6)])}
+    tuned = {
+        "smollm2_probes/rates": pd.concat(
+            [curve_of(seed, [0.8, 0.6 + seed / 100]) for seed in range(6)]
+        )
+    }
     tables = {"family": {"dose/rates": family}, "smollm2_plain": smollm2, "smollm2:sums": tuned}
     curve = charts.backbone_curves(tables=tables).set_index(["series", "prompts"])
     assert curve.loc[("SmolLM2-135M", 4), ["mean", "low", "high"]].tolist() == [0.7, 0.5, 0.75]
     six = curve.loc[("SmolLM2, six fine-tunes", 4)]
-    assert six["high"] - six["mean"] == pytest.approx(2.5706 * np.std(np.arange(6) / 100, ddof=1) / 6**0.5, rel=1e-4)
+    assert six["high"] - six["mean"] == pytest.approx(
+        2.5706 * np.std(np.arange(6) / 100, ddof=1) / 6**0.5, rel=1e-4
+    )
     first = curve.loc[("bundled family", 1)]
     assert first["high"] - first["mean"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
 
 
-def test_permuted_advantages_stay_in_their_group_and_own_shares_are_of_one_prompt_alone(policy, task):
+def test_permuted_advantages_stay_in_their_group_and_own_shares_are_of_one_prompt_alone(
+    policy, task
+):
     rollouts = study.pushing_prompts(sample_rollouts(policy, task, 8, 4, seed=0), 2)
     permuted = permuted_advantages(rollouts, seed=1)
-    assert permuted.advantages.view(2, 4).sort().values.equal(rollouts.advantages.view(2, 4).sort().values)
+    assert (
+        permuted.advantages.view(2, 4)
+        .sort()
+        .values.equal(rollouts.advantages.view(2, 4).sort().values)
+    )
     assert not torch.equal(permuted.advantages, rollouts.advantages)
     curve = charts.own_share(dose_blocks(policy, rollouts, 2, 1), (1, 2))
     assert curve.query("prompts == 1")["mean"].tolist() == [1, 1]
@@ -141,7 +165,9 @@ def test_one_step_at_any_setting_stands_beside_the_models_measured_before(policy
 
 def test_rollouts_that_push_nothing_are_refused(policy, task):
     alike = sample_rollouts(policy, task, 2, 2, seed=0, max_new_tokens=1)
-    with pytest.raises(ValueError, match="No prompt has different rewards; take more rollouts per prompt"):
+    with pytest.raises(
+        ValueError, match="No prompt has different rewards; take more rollouts per prompt"
+    ):
         study.pushing_prompts(alike, 2)
     with pytest.raises(ValueError, match="signs 'left' is unknown; valid are by reward, permuted"):
         explore.measure_flips(policy, task, prompts=2, signs="left")

@@ -1,7 +1,9 @@
-"""What needs a GPU: equality with TRL, the ready configs' memory and speed, QLoRA end to end. `make gpu`.
+"""What needs a GPU: equality with TRL, the ready configs' memory and speed, QLoRA end to end. `make
+gpu`.
 
-Models of the published shapes get random weights, so that nothing large is fetched. What is measured is written to
-data/results/gpu/measured.csv, a row per figure: case, quantity, value, unit, device.
+Models of the published shapes get random weights, so that nothing large is fetched. What is
+measured is written to data/results/gpu/measured.csv, a row per figure: case, quantity, value, unit,
+device.
 """
 
 import csv
@@ -32,7 +34,12 @@ pytestmark = [
 CONFIGS = ("qwen2.5-1.5b_t4", "qwen2.5-7b_24gb", "qwen2.5-1.5b_80gb", "qwen2.5-7b_80gb")
 MIB, GIB = 2**20, 1024.0
 # Two generation batches of four optimizer steps: ratios differ from 1.
-SETTINGS = SMALL | {"use_cpu": False, "num_generations": 8, "per_device_train_batch_size": 8, "max_grad_norm": 1.0}
+SETTINGS = SMALL | {
+    "use_cpu": False,
+    "num_generations": 8,
+    "per_device_train_batch_size": 8,
+    "max_grad_norm": 1.0,
+}
 SETTINGS |= {"max_steps": 8, "seed": 0}
 
 
@@ -50,17 +57,31 @@ def record(case: str, quantity: str, value: float, unit: str) -> None:
 
 def trained(folder, trainer_class, config_class, precision: str):
     """Train the bundled policy; returns what each step logged and the weights at the end."""
-    settings = SETTINGS | {"learning_rate": 1e-3, "max_completion_length": 48, "bf16": False, precision: True}
+    settings = SETTINGS | {
+        "learning_rate": 1e-3,
+        "max_completion_length": 48,
+        "bf16": False,
+        precision: True,
+    }
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         set_seed(0)
         args = config_class(output_dir=str(folder), **settings)
-        trainer = bundled_trainer(trainer_class, args, load_policy("bundled", dtype="float32"), prompts=32)
+        trainer = bundled_trainer(
+            trainer_class, args, load_policy("bundled", dtype="float32"), prompts=32
+        )
         trainer.train()
     finally:
         torch.use_deterministic_algorithms(False)
-    rows = [(row["loss"], row["grad_norm"], row.get("reward")) for row in trainer.state.log_history if "loss" in row]
-    plain = [["nan" if value is not None and math.isnan(value) else value for value in row] for row in rows]
+    rows = [
+        (row["loss"], row["grad_norm"], row.get("reward"))
+        for row in trainer.state.log_history
+        if "loss" in row
+    ]
+    plain = [
+        ["nan" if value is not None and math.isnan(value) else value for value in row]
+        for row in rows
+    ]
     return plain, [p.detach().float().cpu() for p in trainer.model.parameters()]
 
 
@@ -75,8 +96,12 @@ def test_defaults_are_trl_bit_for_bit(tmp_path, precision):
     assert all(map(torch.equal, ours[1], theirs[1]))
 
 
-def random_model(shape: Qwen2Config, quantized: bool, lora: int | None, dtype: torch.dtype, device: str = "cuda"):
-    """A model of a shape with random weights, made and quantized a layer at a time, with adapters if asked for."""
+def random_model(
+    shape: Qwen2Config, quantized: bool, lora: int | None, dtype: torch.dtype, device: str = "cuda"
+):
+    """A model of a shape with random weights, made and quantized a layer at a time, with adapters
+    if asked for.
+    """
     from bitsandbytes.nn import Linear4bit, Params4bit
     from peft import LoraConfig, get_peft_model
 
@@ -89,10 +114,16 @@ def random_model(shape: Qwen2Config, quantized: bool, lora: int | None, dtype: t
             weight.data.zero_() if name.endswith("bias") else weight.data.normal_(0, 0.02)
             if weight.ndim == 1 and not name.endswith("bias"):
                 weight.data.fill_(1.0)  # a norm's
-    for module in [module for layer in model.model.layers if quantized for module in layer.modules()]:
+    for module in [
+        module for layer in model.model.layers if quantized for module in layer.modules()
+    ]:
         for name, linear in list(module.named_children()):
             if type(linear) is nn.Linear:
-                options = {"bias": linear.bias is not None, "compute_dtype": dtype, "quant_type": "nf4"}
+                options = {
+                    "bias": linear.bias is not None,
+                    "compute_dtype": dtype,
+                    "quant_type": "nf4",
+                }
                 new = Linear4bit(linear.in_features, linear.out_features, **options, device="meta")
                 new.weight = Params4bit(linear.weight.data, requires_grad=False, quant_type="nf4")
                 new.bias = linear.bias
@@ -104,16 +135,24 @@ def random_model(shape: Qwen2Config, quantized: bool, lora: int | None, dtype: t
     if lora is None:
         return model
     model.requires_grad_(False)
-    adapters = LoraConfig(r=lora, lora_alpha=2 * lora, target_modules="all-linear", task_type="CAUSAL_LM")
+    adapters = LoraConfig(
+        r=lora, lora_alpha=2 * lora, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
     return get_peft_model(model, adapters)
 
 
 def given_rollouts(prompts, trainer) -> dict:
-    """TRL's rollout_func: completions of the longest length, so that memory is what the forecast reckons with."""
+    """TRL's rollout_func: completions of the longest length, so that memory is what the forecast
+    reckons with.
+    """
     most, chance = trainer.args.max_completion_length, random.Random(0)
     completions = [[chance.randrange(5, 25) for _ in range(most)] for _ in prompts]
     ids = tokenize_prompts(trainer.processing_class, prompts)
-    return {"prompt_ids": ids, "completion_ids": completions, "logprobs": [[0.0] * most for _ in prompts]}
+    return {
+        "prompt_ids": ids,
+        "completion_ids": completions,
+        "logprobs": [[0.0] * most for _ in prompts],
+    }
 
 
 def odd_sums(completion_ids, **_):
@@ -137,19 +176,32 @@ class Clock(TrainerCallback):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_peak_memory_and_speed_of_a_ready_config(tmp_path, name):
-    config = RunConfig.load(data_path("configs", "machines", f"{name}.yaml")).override({"use_vllm": False})
+    config = RunConfig.load(data_path("configs", "machines", f"{name}.yaml")).override(
+        {"use_vllm": False}
+    )
     shape = SHAPES[config.policy]
     dtype = torch.bfloat16 if config.lora else torch.float32
     prompt_length = 200
     forecast = peak_mib(forecast_shape(config, shape, prompt_length, dtype, "cuda"))
     free = torch.cuda.mem_get_info()[0] / MIB
     if forecast > free:
-        pytest.skip(f"not measured: {forecast / GIB:.1f} GiB are forecast, {free / GIB:.1f} are free")
+        pytest.skip(
+            f"not measured: {forecast / GIB:.1f} GiB are forecast, {free / GIB:.1f} are free"
+        )
     tokenizer = load_policy("bundled").tokenizer
     prompt = " ".join(["1"] * prompt_length)
     clock = Clock()
-    settings = config.trainer | {"max_steps": config.trainer["steps_per_generation"] + 1, "save_strategy": "no"}
-    settings |= {"bf16": True, "report_to": "none", "disable_tqdm": True, "beta": 0.0, "use_vllm": False}
+    settings = config.trainer | {
+        "max_steps": config.trainer["steps_per_generation"] + 1,
+        "save_strategy": "no",
+    }
+    settings |= {
+        "bf16": True,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "beta": 0.0,
+        "use_vllm": False,
+    }
     torch.cuda.reset_peak_memory_stats()
     trainer = CancellationTrainer(
         random_model(shape, bool(config.quantization), config.lora, dtype),
@@ -164,7 +216,9 @@ def test_peak_memory_and_speed_of_a_ready_config(tmp_path, name):
     measured = torch.cuda.max_memory_allocated() / MIB
     record(name, "peak memory, training", measured, "MiB")
     record(name, "forecast peak", forecast, "MiB")
-    record(name, "seconds of an optimizer step", sorted(clock.seconds)[len(clock.seconds) // 2], "s")
+    record(
+        name, "seconds of an optimizer step", sorted(clock.seconds)[len(clock.seconds) // 2], "s"
+    )
     assert 0.5 < forecast / measured < 2
 
 
@@ -177,21 +231,32 @@ def test_step_time_against_trl(tmp_path, switches):
         "ours": (CancellationTrainer, CancellationConfig, switches),
     }.items():
         clock = Clock()
-        settings = SETTINGS | {"max_steps": 40, "max_completion_length": 128, "learning_rate": 1e-6, "bf16": True}
+        settings = SETTINGS | {
+            "max_steps": 40,
+            "max_completion_length": 128,
+            "learning_rate": 1e-6,
+            "bf16": True,
+        }
         args = config_class(output_dir=str(tmp_path / arm), **settings | own)
         given = {"rollout_func": given_rollouts, "callbacks": [clock]}
         bundled_trainer(trainer_class, args, reward=odd_sums, prompts=64, **given).train()
         seconds[arm] = sum(clock.seconds[8:])
-    record(f"step time {switches or 'defaults'}", "times TRL's", seconds["ours"] / seconds["TRL"], "1")
+    record(
+        f"step time {switches or 'defaults'}", "times TRL's", seconds["ours"] / seconds["TRL"], "1"
+    )
 
 
 def test_qlora_end_to_end(tmp_path):
-    """Chapter 11's run on a GPU: SmolLM2 in 4 bits learns, its adapter moved, and its held-out reward is measured."""
+    """Chapter 11's run on a GPU: SmolLM2 in 4 bits learns, its adapter moved, and its held-out
+    reward is measured.
+    """
     config = RunConfig.load(data_path("configs", "smollm2_chain_sum.yaml"))
     run = start_run(config, tmp_path / "run", wait=True, max_steps=40, max_completion_length=12)
     metrics, evaluation = run.metrics(), run.evaluation().set_index("label")["mean"]
     assert metrics["step"].tolist() == list(range(1, 41))
-    assert any(p.abs().max() > 0 for name, p in run.policy().model.named_parameters() if "lora_B" in name)
+    assert any(
+        p.abs().max() > 0 for name, p in run.policy().model.named_parameters() if "lora_B" in name
+    )
     record("QLoRA, SmolLM2, 40 steps", "held-out reward before", evaluation["before"], "1")
     record("QLoRA, SmolLM2, 40 steps", "held-out reward after", evaluation["after"], "1")
     record("QLoRA, SmolLM2, 40 steps", "seconds of training", metrics["step_time"].sum(), "s")

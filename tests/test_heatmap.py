@@ -20,26 +20,41 @@ from workbook.training import CancellationConfig, CancellationTrainer
 from workbook.views import TokenHeatmap, live
 from workbook.views.token_look import PALETTE, SHADES, Scale, contrast, scale_of
 
-SETTINGS = {"record_tokens": 2, "max_steps": 6, "num_iterations": 2, "steps_per_generation": 2, "epsilon": 0.1}
+SETTINGS = {
+    "record_tokens": 2,
+    "max_steps": 6,
+    "num_iterations": 2,
+    "steps_per_generation": 2,
+    "epsilon": 0.1,
+}
 GROUPS = {"per_device_train_batch_size": 8, "batching": "query_preserved", "learning_rate": 5e-3}
 WORDS = ["To", " add", " 3", "\n", "", " \u202eevil", "<b>", " +"]
 
 
 def table(**columns):
-    rows = {"group": [0, 0, 0, 1], "rollout": [0, 0, 1, 2], "position": [0, 1, 0, 0], "token": ["so", " 7", "so", " 7"]}
+    rows = {
+        "group": [0, 0, 0, 1],
+        "rollout": [0, 0, 1, 2],
+        "position": [0, 1, 0, 0],
+        "token": ["so", " 7", "so", " 7"],
+    }
     return pd.DataFrame(rows | {"advantage": [1.0, 1.0, -1.0, np.nan]} | columns)
 
 
 def values(heatmap, name):
     slot = next(k for k, column in enumerate(heatmap.main["columns"]) if column["name"] == name)
-    return np.frombuffer(heatmap.main["values"], "<f4").reshape(-1, heatmap.main["shape"]["tokens"])[slot]
+    return np.frombuffer(heatmap.main["values"], "<f4").reshape(
+        -1, heatmap.main["shape"]["tokens"]
+    )[slot]
 
 
 @pytest.mark.parametrize("name", PALETTE)
 def test_text_can_be_read_on_every_colour_of_a_scale(name):
     fills, inks = PALETTE[name]["fills"], PALETTE[name]["inks"]
     assert min(contrast(fill, ink) for fill, ink in zip(fills, inks, strict=True)) >= 4.5
-    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01), "as WCAG's own example has it"
+    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01), (
+        "as WCAG's own example has it"
+    )
 
 
 def test_a_one_sided_column_has_no_signs_and_a_signed_one_is_diverging():
@@ -58,7 +73,10 @@ def test_a_one_sided_column_has_no_signs_and_a_signed_one_is_diverging():
 
 def test_tokens_are_sent_in_the_order_of_the_table():
     heatmap = TokenHeatmap(table(category=["a", "b", "a", None]))
-    shape, places = heatmap.main["shape"], np.frombuffer(heatmap.main["places"], "<i4").reshape(3, -1)
+    shape, places = (
+        heatmap.main["shape"],
+        np.frombuffer(heatmap.main["places"], "<i4").reshape(3, -1),
+    )
     assert (shape["texts"], shape["rows"]) == (["so", "·7"], ["rollout 0", "rollout 1"])
     assert places.tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 0]]
     assert values(heatmap, "advantage").tolist() == [1, 1, -1]
@@ -70,7 +88,14 @@ def test_tokens_are_sent_in_the_order_of_the_table():
 
 def test_a_model_s_text_stays_text_and_is_drawn():
     n = len(WORDS)
-    rows = {"group": 0, "rollout": 0, "position": range(n), "token": WORDS, "advantage": 1.0, "kind": ["a\x00b"] * n}
+    rows = {
+        "group": 0,
+        "rollout": 0,
+        "position": range(n),
+        "token": WORDS,
+        "advantage": 1.0,
+        "kind": ["a\x00b"] * n,
+    }
     heatmap = TokenHeatmap(pd.DataFrame(rows))
     assert "".join(heatmap.main["shape"]["raw"]) == "To add 3\n \\u202eevil<b> +"
     for mode, column in (("align", "advantage"), ("read", "kind")):
@@ -85,7 +110,11 @@ def test_a_model_s_text_stays_text_and_is_drawn():
 @pytest.mark.parametrize(
     ("change", "settings", "sentence"),
     [
-        ({"position": [0, 1, -1, 0]}, {}, "The column position of the table must hold whole numbers"),
+        (
+            {"position": [0, 1, -1, 0]},
+            {},
+            "The column position of the table must hold whole numbers",
+        ),
         ({"position": [0, 1.5, 0, 0]}, {}, "The column position"),
         ({"group": ["a", 0, 0, 1]}, {}, "The column group"),
         ({}, {"group": 77}, "group=77 is not in the table"),
@@ -114,7 +143,10 @@ def test_columns_and_rows_say_in_words_what_they_show(policy):
     assert sent["shape"]["rows"] == ["✓ rollout 0", "✗ rollout 1", "✓ rollout 2", "✗ rollout 3"]
     columns = {column["name"]: column for column in sent["columns"]}
     assert columns["dlogp"]["words"] == "change of log-probability (dlogp)"
-    assert columns["dlogp"]["meaning"] == "blue (+): the token became more likely; orange (−): less likely"
+    assert (
+        columns["dlogp"]["meaning"]
+        == "blue (+): the token became more likely; orange (−): less likely"
+    )
     assert columns["other"]["words"] == "other"
     assert columns["dlogp"]["unit"] != columns["advantage"]["unit"], "each a scale of its own"
     halves = replace(rollouts, rewards=rewards / 2).token_table()
@@ -133,7 +165,9 @@ def run(tmp_path_factory):
 
 
 class Watched:
-    """A run that notes which tables are read, and shows its first `shown` steps; those in `damaged` can't be read."""
+    """A run that notes which tables are read, and shows its first `shown` steps; those in `damaged`
+    can't be read.
+    """
 
     def __init__(self, run, shown=99):
         self.run, self.shown, self.read, self.damaged = run, shown, [], ()
@@ -155,7 +189,9 @@ def test_a_run_opens_at_its_newest_step_in_a_group_that_was_pushed(run):
     rows = heatmap.rows
     assert rows["push"].any()
     assert heatmap.main["asked"] == (rows["prompt"].iloc[0], "")
-    np.testing.assert_allclose(values(heatmap, "dlogp"), rows["logp_after"] - rows["logp"], rtol=1e-6)
+    np.testing.assert_allclose(
+        values(heatmap, "dlogp"), rows["logp_after"] - rows["logp"], rtol=1e-6
+    )
     columns = {column["name"]: column for column in heatmap.main["columns"]}
     marks = columns["stopped"]
     assert dict(zip(marks["levels"], marks["marks"], strict=True))["not stopped"] == ""
@@ -186,13 +222,21 @@ def test_new_steps_are_shown_when_asked_for(run):
     watched = Watched(run, shown=2)
     heatmap = TokenHeatmap(watched)
     heatmap._answer(None, {"kind": "look"}, [])
-    assert (heatmap.steps, heatmap.message) == ([1, 2], "The newest step that is recorded is step 2.")
+    assert (heatmap.steps, heatmap.message) == (
+        [1, 2],
+        "The newest step that is recorded is step 2.",
+    )
     watched.shown = 99
     heatmap._answer(None, {"kind": "look"}, [])
     assert (heatmap.steps, heatmap.step) == ([1, 2, 4, 6], 2)
     heatmap.show_step(5)
-    assert heatmap.message == "Step 5 has no token table; this is the nearest that was recorded, step 4."
-    with pytest.raises(ValueError, match="recorded no tokens so far: wait for its first step, or train with"):
+    assert (
+        heatmap.message
+        == "Step 5 has no token table; this is the nearest that was recorded, step 4."
+    )
+    with pytest.raises(
+        ValueError, match="recorded no tokens so far: wait for its first step, or train with"
+    ):
         TokenHeatmap(Watched(run, shown=0))
     with pytest.raises(ValueError, match="shows a table and no run"):
         TokenHeatmap(run.tokens(4), "push").show_step(4)
@@ -217,7 +261,9 @@ def test_two_steps_of_a_run_stand_beside_one_another(run):
 def test_a_click_on_a_monitors_curve_shows_that_steps_rollouts(run):
     monitor = RunMonitor(run)
     for clicked, step in ((2, 2), (5, 4)):
-        monitor._clicked({"step": clicked, "panel": "reward", "value": 0.5, "run": "this run", "mine": True})
+        monitor._clicked(
+            {"step": clicked, "panel": "reward", "value": 0.5, "run": "this run", "mine": True}
+        )
         (heatmap,) = monitor.rollouts.children
         assert heatmap.step == step
     monitor.close()

@@ -1,4 +1,6 @@
-"""Chapter 07: gaps in exact value against a regression, the whole study, its claims, live steps, and exercises."""
+"""Chapter 07: gaps in exact value against a regression, the whole study, its claims, live steps,
+and exercises.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -31,16 +33,24 @@ def bench():
 
 def test_the_gap_is_the_slope_of_a_regression_with_a_constant_per_cell():
     rng = np.random.default_rng(0)
-    table = pd.DataFrame({"group": rng.integers(4, size=300), "position": rng.integers(5, size=300)})
+    table = pd.DataFrame(
+        {"group": rng.integers(4, size=300), "position": rng.integers(5, size=300)}
+    )
     table["dlogp"] = rng.normal(size=300)
-    table["value"] = table["group"] + 0.2 * table["position"] + 0.3 * (table["dlogp"] > 0) + rng.normal(size=300)
+    table["value"] = (
+        table["group"] + 0.2 * table["position"] + 0.3 * (table["dlogp"] > 0) + rng.normal(size=300)
+    )
     eps = 0.5
     moved = table[table["dlogp"].abs() > eps]
-    constants = pd.get_dummies(moved["group"].astype(str) + moved["position"].astype(str)).to_numpy(float)
+    constants = pd.get_dummies(moved["group"].astype(str) + moved["position"].astype(str)).to_numpy(
+        float
+    )
     design = np.column_stack([(moved["dlogp"] > 0).astype(float), constants])
     slope = np.linalg.lstsq(design, moved["value"].to_numpy(), rcond=None)[0][0]
     assert cell_gap(table, ("group", "position"), eps=eps) == pytest.approx(slope, abs=1e-10)
-    assert cell_gap(table.assign(dlogp=0.01 * table["dlogp"]), ("group",)) == cell_gap(table, ("group",))
+    assert cell_gap(table.assign(dlogp=0.01 * table["dlogp"]), ("group",)) == cell_gap(
+        table, ("group",)
+    )
 
 
 def test_parts_share_no_rollout_and_have_the_size_asked_for(bench):
@@ -56,22 +66,36 @@ def test_parts_share_no_rollout_and_have_the_size_asked_for(bench):
 
 def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench, monkeypatch):
     cells = {"few": ("reinforce", [(2, 1), (2, 8), (2, 12)]), "more": ("grpo", [(6, 8), (7, 8)])}
-    for name, value in {"AXES": cells, "STEPS": 2, "DEEP": 12, "PARTS_OF_A_CELL": 1, "REPEATED": 24}.items():
+    for name, value in {
+        "AXES": cells,
+        "STEPS": 2,
+        "DEEP": 12,
+        "PARTS_OF_A_CELL": 1,
+        "REPEATED": 24,
+    }.items():
         monkeypatch.setattr(study, name, value)
     before = {name: p.clone() for name, p in bench.policy.model.state_dict().items()}
     tables = value_gap_study(bench)
     assert all(torch.equal(p, before[name]) for name, p in bench.policy.model.state_dict().items())
     gaps = tables["gaps"]
     assert len(gaps) == 2 * 2 * 3 * 3 * 2 == len(gaps.drop(columns="gap").drop_duplicates())
-    assert gaps.query("pool == 'training' and advantages == 'own' and matched == 'position'")["gap"].notna().any()
+    assert (
+        gaps.query("pool == 'training' and advantages == 'own' and matched == 'position'")["gap"]
+        .notna()
+        .any()
+    )
     seen = tables["budget"][["axis", "prompts", "group_size"]].drop_duplicates().to_numpy().tolist()
     assert seen == [["few", 2, 1], ["few", 2, 8], ["few", 2, 12], ["more", 6, 8]]
     small = tables["repeated"].query("nats == 0.001 and matched == 'prompt' and pool == 'training'")
     assert small["step"].tolist() == [1, 2]
-    assert small["weighted"].iloc[1] == pytest.approx(2 * small["weighted"].iloc[0], rel=0.1), "linear in the steps"
+    assert small["weighted"].iloc[1] == pytest.approx(2 * small["weighted"].iloc[0], rel=0.1), (
+        "linear in the steps"
+    )
     pools = {"training": exact_pool(bench.policy, bench.task, bench.rollouts)}
     one, half = (
-        study.step_gaps(bench.policy, bench.rollouts, pools, lr, 0).query("advantages == 'own'")["gap"]
+        study.step_gaps(bench.policy, bench.rollouts, pools, lr, 0).query("advantages == 'own'")[
+            "gap"
+        ]
         for lr in (0.02, 0.01)
     )
     assert np.allclose(one, half, atol=0.02, equal_nan=True)
@@ -79,9 +103,13 @@ def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench
     for twins, seed in ((1, 0), (1, 1000), (2, 0)):
         monkeypatch.setattr(study, "TWINS", twins)
         table = study.step_gaps(bench.policy, bench.rollouts, pools, 0.02, seed)
-        chosen = table.query("advantages == 'permuted' and matched == 'position' and rollouts == 'all'")
+        chosen = table.query(
+            "advantages == 'permuted' and matched == 'position' and rollouts == 'all'"
+        )
         permuted.append(chosen["gap"].to_numpy())
-    assert permuted[2] == pytest.approx((permuted[0] + permuted[1]) / 2, nan_ok=True), "a twin is the mean of its steps"
+    assert permuted[2] == pytest.approx((permuted[0] + permuted[1]) / 2, nan_ok=True), (
+        "a twin is the mean of its steps"
+    )
     nothing = replace(bench.rollouts, advantages=torch.zeros(len(bench.rollouts)))
     with pytest.raises(ValueError, match="push nothing"):
         study.step_gaps(bench.policy, nothing, {}, 0.1, 0)
@@ -91,7 +119,14 @@ def test_measures_of_units_by_hand():
     """A slope per doubling and a change over updates, in tables of two units."""
     tables = Tables("family")
     budget = [
-        {"seed": seed, "axis": axis, "pool": "training", "matched": "position", "prompts": 16, "group_size": 2**place}
+        {
+            "seed": seed,
+            "axis": axis,
+            "pool": "training",
+            "matched": "position",
+            "prompts": 16,
+            "group_size": 2**place,
+        }
         | {"gap": 0.1 + slope * place}
         for seed, slope in ((0, 0.02), (1, -0.01))
         for axis in (GROWING, FIXED)
@@ -100,23 +135,40 @@ def test_measures_of_units_by_hand():
     tables._whole["value_gap/budget"] = pd.DataFrame(budget)
     assert exact_slope(tables, GROWING, "training").to_dict() == pytest.approx({0: 0.02, 1: -0.01})
     assert exact_slope(tables, GROWING, "held-out").empty
-    steps = pd.DataFrame({"step": [1, 2, 3] * 2, "seed": [0] * 3 + [1] * 3, "gap": [0.1, 0.9, 0.4, 0.3, 0.0, 0.2]})
-    tables._whole["value_gap/repeated"] = steps.assign(pool="training", nats=0.01, matched="position")
+    steps = pd.DataFrame(
+        {"step": [1, 2, 3] * 2, "seed": [0] * 3 + [1] * 3, "gap": [0.1, 0.9, 0.4, 0.3, 0.0, 0.2]}
+    )
+    tables._whole["value_gap/repeated"] = steps.assign(
+        pool="training", nats=0.01, matched="position"
+    )
     assert widening(tables, "training").to_dict() == pytest.approx({0: 0.3, 1: -0.1})
 
 
 def test_a_gap_beyond_its_own_permuted_twin():
-    """H7 and R4 of a table in which every step adds a known number to its twin's gap, and no twin is another's."""
+    """H7 and R4 of a table in which every step adds a known number to its twin's gap, and no twin
+    is another's.
+    """
     columns = ["seed", "pool", "rollouts", "matched", "of"]
-    kinds = (("training", "held-out"), ("all", "positive", "negative"), ("position", "prompt"), ("value", "credit"))
-    twins = pd.DataFrame(list(product((0, 1), *kinds)), columns=columns).assign(advantages="permuted")
+    kinds = (
+        ("training", "held-out"),
+        ("all", "positive", "negative"),
+        ("position", "prompt"),
+        ("value", "credit"),
+    )
+    twins = pd.DataFrame(list(product((0, 1), *kinds)), columns=columns).assign(
+        advantages="permuted"
+    )
     twins["gap"] = np.random.default_rng(0).permutation(len(twins)) / 10
     added = {(pool, sign): 0.01 * 2**k for k, (pool, sign) in enumerate(product(*kinds[:2]))}
     own = twins.assign(advantages="own")
     own["gap"] += [(1 + row.seed) * added[row.pool, row.rollouts] for row in own.itertuples()]
     tables = {"value_gap/gaps": pd.concat([own, twins]).sample(frac=1, random_state=1)}
     for claim, pool in (("H7", "training"), ("R4", "held-out")):
-        for sign, key in (("all", claim), ("positive", f"{claim} positive"), ("negative", f"{claim} negative")):
+        for sign, key in (
+            ("all", claim),
+            ("positive", f"{claim} positive"),
+            ("negative", f"{claim} negative"),
+        ):
             known = {seed: (1 + seed) * added[pool, sign] for seed in (0, 1)}
             assert MEASURES["value_gap"][key](tables).to_dict() == pytest.approx(known), key
 
@@ -140,7 +192,9 @@ def test_a_gap_is_measured_by_sign_and_pool_over_the_study(policy, task, monkeyp
     assert len(names[0]) == 8
     assert "failing rollouts, prompts of the step" in names[0]
     live.close()
-    with pytest.raises(ValueError, match="No prompt has different rewards with seed=0 and prompts=1"):
+    with pytest.raises(
+        ValueError, match="No prompt has different rewards with seed=0 and prompts=1"
+    ):
         next(explore.measure_gap(policy, task, prompts=1, group_size=1))
 
 

@@ -18,7 +18,9 @@ SOURCES = {module: path.read_text(encoding="utf-8") for module, path in house.FI
 def test_faces_offer_what_they_list():
     for module in house.FILES:
         for name, home in house.lazy(module).items():
-            assert getattr(importlib.import_module(module), name) is getattr(importlib.import_module(home), name)
+            assert getattr(importlib.import_module(module), name) is getattr(
+                importlib.import_module(home), name
+            )
 
 
 def test_faces_list_what_they_offer():
@@ -35,12 +37,21 @@ def chapters():
 
 
 def test_a_chapters_own_code_lies_in_one_room(chapters):
-    """What one chapter alone reaches is in its topic's room; the rest of the house has no module for one chapter."""
+    """What one chapter alone reaches is in its topic's room; the rest of the house has no module
+    for one chapter.
+    """
     scattered = {
         name: rooms
         for name, folders in house.own_folders(chapters).items()
         if name not in OF_ALL_ROOMS
-        and len(rooms := [f for f in folders if f.startswith("workbook.chapters.") and f != SECOND_ROOMS.get(name)]) > 1
+        and len(
+            rooms := [
+                f
+                for f in folders
+                if f.startswith("workbook.chapters.") and f != SECOND_ROOMS.get(name)
+            ]
+        )
+        > 1
     }
     assert scattered == {}
 
@@ -56,11 +67,17 @@ def test_a_chapter_imports_from_few_places(chapters):
 def test_chapters_import_from_faces_alone(chapters):
     """A chapter names packages, never a module inside a room."""
     inner = {
-        name: sorted(module for module in row["imports"] if house.FILES[module].name != "__init__.py" and "." in module)
+        name: sorted(
+            module
+            for module in row["imports"]
+            if house.FILES[module].name != "__init__.py" and "." in module
+        )
         for name, row in chapters.items()
     }
     single = {"workbook.statistics", "workbook.environment"}
-    assert {name: others for name, modules in inner.items() if (others := set(modules) - single)} == {}
+    assert {
+        name: others for name, modules in inner.items() if (others := set(modules) - single)
+    } == {}
 
 
 def test_few_files_stand_in_the_root():
@@ -68,7 +85,9 @@ def test_few_files_stand_in_the_root():
 
 
 def test_nothing_is_passed_around_a_call():
-    """What a measurement reads is an argument: no context variable carries it past the functions in between."""
+    """What a measurement reads is an argument: no context variable carries it past the functions in
+    between.
+    """
     assert [module for module, source in SOURCES.items() if "ContextVar" in source] == []
 
 
@@ -79,8 +98,13 @@ def test_titles_are_drawn_by_the_kit_alone():
 
 def test_a_room_has_no_circle():
     """No module imports itself, over any number of others, not even late, inside a function."""
-    graph = {module: {source for source, _ in house.module_imports(module).values()} for module in house.FILES}
-    graph = {module: {other for other in others if other != module} for module, others in graph.items()}
+    graph = {
+        module: {source for source, _ in house.module_imports(module).values()}
+        for module in house.FILES
+    }
+    graph = {
+        module: {other for other in others if other != module} for module, others in graph.items()
+    }
     while free := [module for module, others in graph.items() if not others & graph.keys()]:
         for module in free:
             del graph[module]

@@ -33,16 +33,24 @@ PROBES = {
     "blocks": lambda policy, rollouts: block_coupling(policy, rollouts, blocks="sign"),
     "explained": lambda policy, rollouts: TokenExplainer(policy, rollouts, lr=1e-3)(0, 3),
     "differences": differences,
-    "sampling": lambda policy, _: sample_rollouts(policy, get_task("chain"), 2, 2, seed=1, max_new_tokens=16),
+    "sampling": lambda policy, _: sample_rollouts(
+        policy, get_task("chain"), 2, 2, seed=1, max_new_tokens=16
+    ),
 }
 
 
 def state(policy) -> dict:
     """All of a policy that a probe might change."""
     model = policy.model
-    tensors = {name: (id(t), t.requires_grad, t.clone()) for name, t in model.state_dict(keep_vars=True).items()}
+    tensors = {
+        name: (id(t), t.requires_grad, t.clone())
+        for name, t in model.state_dict(keep_vars=True).items()
+    }
     buffers = {name: b.clone() for name, b in model.named_buffers()}
-    modules = {name: (m.training, len(m._forward_hooks), len(m._parameters)) for name, m in model.named_modules()}
+    modules = {
+        name: (m.training, len(m._forward_hooks), len(m._parameters))
+        for name, m in model.named_modules()
+    }
     unmoved = [p.grad is None for p in model.parameters()], id(model.generation_config)
     return {"tensors": tensors, "buffers": buffers, "modules": modules, "others": unmoved}
 
@@ -65,7 +73,8 @@ def test_an_interrupt_leaves_the_policy_as_it_was(sampled, probe):
     seconds = time.perf_counter() - began
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        while arrived < 6 and tries < 60:  # a call that is quicker than the first one ends before some of them
+        # a call that is quicker than the first one ends before some of them
+        while arrived < 6 and tries < 60:
             tries += 1
             timer = threading.Timer(draw.random() * seconds, os.kill, (os.getpid(), signal.SIGINT))
             try:

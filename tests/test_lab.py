@@ -1,4 +1,6 @@
-"""Working copies of the chapters: nothing of theirs is given away, nothing of the reader's is written over."""
+"""Working copies of the chapters: nothing of theirs is given away, nothing of the reader's is
+written over.
+"""
 
 import json
 import os
@@ -29,7 +31,10 @@ def desk(tmp_path, monkeypatch):
 
 def write_chapter(name: str, source: str) -> None:
     cell = new_code_cell(source, execution_count=1, outputs=[new_output("stream", text="42")])
-    nbformat.write(new_notebook(cells=[new_markdown_cell(f"# {name}"), cell]), chapters.NOTEBOOKS / f"{name}.ipynb")
+    nbformat.write(
+        new_notebook(cells=[new_markdown_cell(f"# {name}"), cell]),
+        chapters.NOTEBOOKS / f"{name}.ipynb",
+    )
 
 
 def edit(path, source: str | None = None, **cell) -> None:
@@ -42,7 +47,9 @@ def edit(path, source: str | None = None, **cell) -> None:
 def test_copies_hold_the_text_and_no_outputs(desk):
     assert chapters.update_copies(desk) == []
     for chapter in chapters.find_chapters():
-        copy, original = (nbformat.read(path, as_version=4) for path in (desk / chapter.name, chapter))
+        copy, original = (
+            nbformat.read(path, as_version=4) for path in (desk / chapter.name, chapter)
+        )
         nbformat.validate(copy)
         assert [cell.source for cell in copy.cells] == [cell.source for cell in original.cells]
         assert copy.cells[1].outputs == []
@@ -89,7 +96,10 @@ def test_a_chapter_that_is_none_is_refused(desk, capsys, asked):
 
 def test_the_server_opens_a_copy_with_the_books_defaults_and_says_last_what_to_open(tmp_path):
     """From another folder; the page's settings come from data/jupyter, beside those of the reader."""
-    places = {name: str(tmp_path / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
+    places = {
+        name: str(tmp_path / name)
+        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
+    }
     options = [
         "--no-browser",
         "--ip=127.0.0.1",
@@ -106,7 +116,10 @@ def test_the_server_opens_a_copy_with_the_books_defaults_and_says_last_what_to_o
         address, place = wait_for_address(server, tmp_path / "log.txt")
         assert place == "/lab/tree/my_chapters/try_your_own.ipynb"
         last = (tmp_path / "log.txt").read_text().splitlines()[-1]
-        assert last == f"The form for an experiment of your own: {address}{place}  (Ctrl + C, twice, ends it)"
+        assert (
+            last == f"The form for an experiment of your own: {address}{place}  (Ctrl + C, twice,"
+            " ends it)"
+        )
         setting = "/lab/api/settings/@jupyterlab/apputils-extension:notification"
         with urllib.request.urlopen(address + setting, timeout=30) as answer:
             assert json.load(answer)["schema"]["properties"]["fetchNews"]["default"] == "false"

@@ -1,4 +1,6 @@
-"""The laboratory: choices that make a run or are refused in a sentence, the form over them, runs compared by seed."""
+"""The laboratory: choices that make a run or are refused in a sentence, the form over them, runs
+compared by seed.
+"""
 
 import html
 import json
@@ -12,7 +14,17 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from workbook.app import QLORA, QWEN_7B, LogForm, RunForm, experiment, load_run, plan, start_run, sweep
+from workbook.app import (
+    QLORA,
+    QWEN_7B,
+    LogForm,
+    RunForm,
+    experiment,
+    load_run,
+    plan,
+    start_run,
+    sweep,
+)
 from workbook.app.choices import FIELDS, batch_sizes, first_values, parse_options
 from workbook.app.compare import compare_settings, comparison_chart, run_tables
 from workbook.app.form import _sources
@@ -35,12 +47,19 @@ def own(tmp_path):
     """Choices of a task of one's own."""
     rows = "".join(f"{a} + {b} =,{(a + b) % 10}\n" for a in range(8) for b in range(4))
     (tmp_path / "rows.csv").write_text(f"prompt,answer\n{rows}")
-    (tmp_path / "reward.py").write_text("def score(completion, answer):\n    return float(answer in completion)\n")
-    return {"task": f"own:{tmp_path / 'rows.csv'}", "task_options": {"reward": f"{tmp_path / 'reward.py'}:score"}}
+    (tmp_path / "reward.py").write_text(
+        "def score(completion, answer):\n    return float(answer in completion)\n"
+    )
+    return {
+        "task": f"own:{tmp_path / 'rows.csv'}",
+        "task_options": {"reward": f"{tmp_path / 'reward.py'}:score"},
+    }
 
 
 def settle(done, seconds=180):
-    """Wait until a condition holds: a form looks things up, samples and trains in threads and processes."""
+    """Wait until a condition holds: a form looks things up, samples and trains in threads and
+    processes.
+    """
     end = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < end
@@ -63,18 +82,30 @@ def test_a_plan_says_what_the_trainer_would_say(choices):
     sentences = [problem.sentence for problem in plan(**choices).problems]
     args = trainer_args(experiment(**choices), torch.device("cpu"), "unused")
     assert sentences == [problem.sentence for problem in problems(args)]
-    assert (plan(**choices).config is None) == any(p.severity == "error" for p in plan(**choices).problems)
+    assert (plan(**choices).config is None) == any(
+        p.severity == "error" for p in plan(**choices).problems
+    )
 
 
 def test_choices_reach_the_fields_that_they_mean():
     assert experiment(optimizer="AdamW, beta1 = 0").trainer["adam_beta1"] == 0
     assert experiment(clipping="none", ratio="sequence").trainer["epsilon"] > 1e6
-    assert plan(vary="optimizer", values=["AdamW", "SGD"]).grid[1] == {"seed": [0], "optim": ["sgd"]}
+    assert plan(vary="optimizer", values=["AdamW", "SGD"]).grid[1] == {
+        "seed": [0],
+        "optim": ["sgd"],
+    }
     config = experiment(prompts=4, group_size=8, mini_batches=2, accumulation=2)
-    assert batch_sizes(config) == {"prompts": 4, "group_size": 8, "mini_batches": 2, "accumulation": 2}
+    assert batch_sizes(config) == {
+        "prompts": 4,
+        "group_size": 8,
+        "mini_batches": 2,
+        "accumulation": 2,
+    }
     values = first_values(config) | {"task_options": {}}
     assert experiment(config, **values).trainer == config.trainer | {
-        key: value for key, value in experiment(config, **values).trainer.items() if key not in config.trainer
+        key: value
+        for key, value in experiment(config, **values).trainer.items()
+        if key not in config.trainer
     }
     with pytest.raises(ValueError, match="task options 'a: 1: 2' must be name: value pairs"):
         parse_options("a: 1: 2")
@@ -83,7 +114,9 @@ def test_choices_reach_the_fields_that_they_mean():
 def test_a_reward_that_fails_ends_the_run_in_its_sentence(own, tmp_path):
     (tmp_path / "reward.py").write_text("def score(completion, answer):\n    return {}[answer]\n")
     trial = start_run(plan(**TINY, **own).config, tmp_path / "trial")
-    with pytest.raises(RuntimeError, match=r"score raised KeyError: '\d' \(line 2 of reward.py\), at line"):
+    with pytest.raises(
+        RuntimeError, match=r"score raised KeyError: '\d' \(line 2 of reward.py\), at line"
+    ):
         trial.wait(300)
 
 
@@ -94,7 +127,11 @@ def test_every_field_says_what_a_config_says():
     for config in (None, "data/configs/smollm2_chain_sum.yaml"):
         form = RunForm(config, tuple(FIELDS))
         assert set(form.controls) == set(FIELDS)
-        changed = {key for key, value in form.config().trainer.items() if form.base.trainer.get(key, value) != value}
+        changed = {
+            key
+            for key, value in form.config().trainer.items()
+            if form.base.trainer.get(key, value) != value
+        }
         assert changed <= {"epsilon"}, "the controls begin with what the config says"
         form.close()
 
@@ -105,7 +142,9 @@ def said(widget) -> str:
 
 
 def test_the_form_refuses_tries_times_starts_and_compares(own, tmp_path, monkeypatch):
-    """The stranger's path without a browser: two runs of one's own task, one setting changed, compared."""
+    """The stranger's path without a browser: two runs of one's own task, one setting changed,
+    compared.
+    """
     monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
     form = RunForm(experiment(**TINY, **own))
     settle(lambda: "it fits" in form.line.value)
@@ -121,7 +160,9 @@ def test_the_form_refuses_tries_times_starts_and_compares(own, tmp_path, monkeyp
     settle(lambda: not form.monitor.start_button.disabled)
     form.sampled.button.click()
     settle(lambda: form.sampled.button.description == "Try it")
-    assert re.search(r"The reward pays \d+ of \d+ texts that are no answer, such as “", said(form.sampled.line))
+    assert re.search(
+        r"The reward pays \d+ of \d+ texts that are no answer, such as “", said(form.sampled.line)
+    )
     assert "Prompt 1 as bundled gets it" in form.sampled.more.value
     assert "2 more completions" in form.sampled.more.value
     form.controls["learning_rate"].value = 0.01
@@ -167,7 +208,9 @@ def test_starting_ends_a_trial(monkeypatch, tmp_path):
 
 def test_a_file_sets_the_sliders_and_a_model_its_adapters(own, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "few.csv").write_text("prompt,answer\n" + "".join(f"{k} + 1 =,{k + 1}\n" for k in range(5)))
+    (tmp_path / "few.csv").write_text(
+        "prompt,answer\n" + "".join(f"{k} + 1 =,{k + 1}\n" for k in range(5))
+    )
     form = RunForm()
     assert {"own:few.csv", "own:rows.csv"} <= {*form.controls["task"].options}
     assert form.controls["reward"].options == ("reward.py:score",)
@@ -207,7 +250,9 @@ def test_doubts_are_said_and_start_nothing_less(own, tmp_path):
 
 
 @pytest.mark.parametrize(("free", "anyway"), [(0.7, True), (0.4, False)])
-def test_a_run_that_does_not_fit_starts_at_the_second_click_unless_twice_too_large(monkeypatch, free, anyway):
+def test_a_run_that_does_not_fit_starts_at_the_second_click_unless_twice_too_large(
+    monkeypatch, free, anyway
+):
     form = RunForm("data/configs/smollm2_chain_sum.yaml", QLORA)
     form._known[_sources(form.config())] = (QWEN_7B, 64)
     peak = peak_mib(form._forecasts(form.config())[0].table)
@@ -215,7 +260,9 @@ def test_a_run_that_does_not_fit_starts_at_the_second_click_unless_twice_too_lar
     form._changed()
     assert form.monitor.start_button.disabled != anyway
     began = []
-    monkeypatch.setattr("workbook.app.form.start_run", lambda config: began.append(config) or config)
+    monkeypatch.setattr(
+        "workbook.app.form.start_run", lambda config: began.append(config) or config
+    )
     with pytest.raises(ValueError, match=r"it does not fit; take more micro-batches"):
         form.start()
     assert (form.monitor.start_button.description == "Start anyway") == anyway
@@ -230,14 +277,21 @@ def test_a_run_that_does_not_fit_starts_at_the_second_click_unless_twice_too_lar
 
 def test_a_log_is_read_or_refused_in_a_sentence(tmp_path):
     rows = [
-        {"step": step, "prompt": f"{a} + 1 =", "completion": f"it is {a + k}<b>{step}", "reward": float(k == 1)}
+        {
+            "step": step,
+            "prompt": f"{a} + 1 =",
+            "completion": f"it is {a + k}<b>{step}",
+            "reward": float(k == 1),
+        }
         for step in (1, 2)
         for a in range(3)
         for k in range(4)
     ]
     log = "\n".join(json.dumps(row) for row in rows).encode()
     form = LogForm()
-    form.upload.value = ({"name": "../log.jsonl", "type": "", "size": 1, "content": log, "last_modified": MOMENT},)
+    form.upload.value = (
+        {"name": "../log.jsonl", "type": "", "size": 1, "content": log, "last_modified": MOMENT},
+    )
     assert "log.jsonl: 1 file(s) read." in form.line.value
     assert "24 rollouts" in form.report.value
     assert "100% of 6 groups have an advantage to learn from." in form.report.value
@@ -284,7 +338,9 @@ def test_differences_are_paired_by_seed():
     assert row["mean"] == pytest.approx(0.1, abs=0.02)
     assert 0.07 < row["low"] < row["high"] < 0.13, "what seeds have in common drops out"
     assert (row["seeds"], row["verdict"]) == (8, "higher")
-    assert compare_settings(outcomes().iloc[::-1])["effects"]["verdict"].tolist() == ["lower"], "the first is the base"
+    assert compare_settings(outcomes().iloc[::-1])["effects"]["verdict"].tolist() == ["lower"], (
+        "the first is the base"
+    )
     assert compare_settings(outcomes(gap=0.0))["effects"]["verdict"].tolist() == ["can't be told"]
     assert compared["pairs"]["difference"].mean() == pytest.approx(row["mean"])
 
@@ -303,7 +359,10 @@ def test_runs_of_a_sweep_are_compared(tmp_path):
     table = sweep(planned.config, planned.grid, tmp_path, n_jobs=1, quiet=True)
     assert table["state"].tolist() == ["finished"] * 4
     tables = run_tables([load_run(tmp_path / name) for name in table["run"]])
-    assert sorted(tables["outcomes"]["setting"].unique()) == ["learning_rate=0.001", "learning_rate=0.01"]
+    assert sorted(tables["outcomes"]["setting"].unique()) == [
+        "learning_rate=0.001",
+        "learning_rate=0.01",
+    ]
     effects = compare_settings(tables["outcomes"])["effects"]
     assert effects["seeds"].tolist() == [2]
     chart = comparison_chart(tables["curves"], **compare_settings(tables["outcomes"])).to_dict()

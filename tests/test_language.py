@@ -36,7 +36,9 @@ def test_prompts_and_demonstrations_are_what_the_head_says():
         prompts = task.dataset(2000, seed)["prompt"]
         seen.append(set(prompts))
         assert list(prompts[: len(seen[-1])]) != sorted(seen[-1]), "in an order of its own"
-    assert sum(map(len, seen)) == len(set.union(*seen)) == 3240, "seeds that differ modulo 8 share none"
+    assert sum(map(len, seen)) == len(set.union(*seen)) == 3240, (
+        "seeds that differ modulo 8 share none"
+    )
     rng, right, wrong = random.Random(0), [], []
     for prompt in sorted(seen[0]):
         text, answer = task.demonstrate(prompt, rng), task.solve(prompt)
@@ -45,9 +47,13 @@ def test_prompts_and_demonstrations_are_what_the_head_says():
         shares = task.answers(prompt)
         assert sum(shares.values()) == pytest.approx(1)
         carries = int(a) % 10 + int(b) % 10 > 9
-        assert max(shares, key=shares.get) == (str(int(answer) - 10) if carries else answer), "a wrong mode per carry"
+        assert max(shares, key=shares.get) == (str(int(answer) - 10) if carries else answer), (
+            "a wrong mode per carry"
+        )
         (right if task.score(text, answer) else wrong).append(text.count(","))
-        assert text[-2].isdigit(), "hedges come first, so that a policy can learn which answers they lead up to"
+        assert text[-2].isdigit(), (
+            "hedges come first, so that a policy can learn which answers they lead up to"
+        )
     assert set(right) == {0}
     assert set(wrong) == {3, 4, 5, 6}
     expected = np.mean([task.answers(prompt)[task.solve(prompt)] for prompt in seen[0]])
@@ -55,29 +61,51 @@ def test_prompts_and_demonstrations_are_what_the_head_says():
     solutions = list(task.equivalent_solutions("37 + 45 ="))
     assert len(set(solutions)) == len(solutions) == 96
     assert all(task.score(text, "82") for text in solutions)
-    assert {" {} the {} {} 82.".format(*s) for s in task.some_styles("37 + 45 =", 8, rng)} <= set(solutions)
+    assert {" {} the {} {} 82.".format(*s) for s in task.some_styles("37 + 45 =", 8, rng)} <= set(
+        solutions
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "stated"),
-    [(" So the sum is 82.", "82"), (" 82, maybe.", "82"), ("-82", "-82"), ("8 2", None), ("82.0", "82.0"), ("", None)],
+    [
+        (" So the sum is 82.", "82"),
+        (" 82, maybe.", "82"),
+        ("-82", "-82"),
+        ("8 2", None),
+        ("82.0", "82.0"),
+        ("", None),
+    ],
 )
 def test_the_verifier_reads_one_number(text, stated):
     assert Sums().stated(text) == stated
-    assert Sums().score(text + "٤" + "," * 10**6, "82") == (stated == "82"), "in time that grows with the text alone"
+    assert Sums().score(text + "٤" + "," * 10**6, "82") == (stated == "82"), (
+        "in time that grows with the text alone"
+    )
 
 
 def test_credit_adds_up_to_the_reward():
-    """Digits share what the answer's chance moves by; 8 of 82 leaves the right one and nine others of the same tens."""
+    """Digits share what the answer's chance moves by; 8 of 82 leaves the right one and nine others
+    of the same tens.
+    """
     task, tokens = (
         Sums(error_rate=0.34, forgotten=0.5),
         [" So", " the", " sum", " comes", " ", "8", "2", ".", "<|im_end|>"],
     )
     assert {credit for _, credit in Sums(ramble=6).annotate("37 + 45 =", "82", tokens)} == {None}
     rows = task.annotate("37 + 45 =", "82", tokens)
-    assert [category for category, _ in rows[3:]] == ["other", "template", "result", "result", "template", "eos"]
+    assert [category for category, _ in rows[3:]] == [
+        "other",
+        "template",
+        "result",
+        "result",
+        "template",
+        "eos",
+    ]
     start, tens = 0.66 * 0.5, 0.66 * 0.5 + 9 * 0.02
-    assert [credit for _, credit in rows[5:7]] == pytest.approx([0.33 / tens - start, 1 - 0.33 / tens])
+    assert [credit for _, credit in rows[5:7]] == pytest.approx(
+        [0.33 / tens - start, 1 - 0.33 / tens]
+    )
     wrong = task.annotate("37 + 45 =", "82", ["7", "2", " perhaps"])
     assert wrong == [("result", pytest.approx(-start)), ("result", 0.0), ("style", 0.0)]
 
@@ -85,21 +113,34 @@ def test_credit_adds_up_to_the_reward():
 # --- policies
 @pytest.fixture(scope="module")
 def script(tmp_path_factory):
-    """The script that makes policies, in a folder of its own, on a tiny Llama that has learned the sentence in full."""
+    """The script that makes policies, in a folder of its own, on a tiny Llama that has learned the
+    sentence in full.
+    """
     folder, patch = tmp_path_factory.mktemp("smollm2"), pytest.MonkeyPatch()
     words = ["<|im_end|>", "+", "=", " =", " +", " ", ".", ",", *"0123456789"]
-    words += [*(f" {word}" for word in sorted(CLASSES["style"])), " the"]  # in one order in every process
+    # in one order in every process
+    words += [*(f" {word}" for word in sorted(CLASSES["style"])), " the"]
     raw = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, unk_token="."))
     raw.pre_tokenizer = pre_tokenizers.Split(Regex(" ?[A-Za-z]+| [+=]|."), "isolated")
     raw.decoder = decoders.Fuse()
     ends = {"eos_token": "<|im_end|>", "pad_token": "<|im_end|>"}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, **ends, padding_side="left")
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     ids = {"eos_token_id": 0, "pad_token_id": 0, "bos_token_id": None}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(words), **sizes, **ids)).double()  # the same on every CPU
+    # the same on every CPU
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(words), **sizes, **ids)).double()
     names = runpy.run_path(str(data_path("smollm2", "make_smollm2.py")))
-    losses = list(names["train"](Policy(model, tokenizer, {}), get_task("sums"), 0, steps=60, batch=16, lr=4e-3))
+    losses = list(
+        names["train"](
+            Policy(model, tokenizer, {}), get_task("sums"), 0, steps=60, batch=16, lr=4e-3
+        )
+    )
     assert losses[-1] < 0.7 * losses[0]
     for part in (model.float(), tokenizer):
         part.save_pretrained(folder / "base")
@@ -111,7 +152,8 @@ def script(tmp_path_factory):
     own |= {"VALUES": (0.0, 1.0), "MIXED": 0.0, "ROLES": ["tuning", "unit"]}
     for name, value in own.items():
         patch.setitem(names["main"].__globals__, name, value)
-    patch.setattr(Sums, "score", lambda self, text, answer, **row: float(len(text) % 2))  # so that rewards differ
+    # so that rewards differ
+    patch.setattr(Sums, "score", lambda self, text, answer, **row: float(len(text) % 2))
     patch.setattr(sys, "argv", ["make_smollm2.py"])
     names["main"]()
     yield folder
@@ -122,7 +164,10 @@ def test_the_rounded_adapter_merged_is_the_policy(script, monkeypatch):
     members = json.loads((script / "sums" / "members.json").read_text())["members"]
     assert [(one["seed"], one["role"]) for one in members] == [(1, "tuning"), (2, "unit")]
     assert {"value", "wrong_modes", "mixed", "right_tokens"} <= set(members[0]["start"])
-    policy, stored = load_policy("smollm2:sums,seed=2"), load_file(script / "sums" / "seed=2.safetensors")
+    policy, stored = (
+        load_policy("smollm2:sums,seed=2"),
+        load_file(script / "sums" / "seed=2.safetensors"),
+    )
     base = dict(load_policy(str(script / "base")).model.named_parameters())
     for name, weight in policy.model.named_parameters():
         change, layer = torch.zeros_like(weight), name.removesuffix(".weight")
@@ -137,9 +182,15 @@ def test_the_rounded_adapter_merged_is_the_policy(script, monkeypatch):
     torch.testing.assert_close(adapted.model(ids).logits, policy.model(ids).logits)
     trained = {name for name, p in adapted.model.named_parameters() if p.requires_grad}
     assert {name.split(".")[-4] for name in trained} == {"q_proj", "v_proj"}
-    others = [load_policy(f"smollm2:{name}").provenance["sha256"] for name in ("sums,seed=1", "ramble,seed=2")]
+    others = [
+        load_policy(f"smollm2:{name}").provenance["sha256"]
+        for name in ("sums,seed=1", "ramble,seed=2")
+    ]
     assert len({policy.provenance["sha256"], *others}) == 3
-    for name, sentence in {"sums,seed=9": "seed=9.safetensors is missing", "sums": "names no tuned policy"}.items():
+    for name, sentence in {
+        "sums,seed=9": "seed=9.safetensors is missing",
+        "sums": "names no tuned policy",
+    }.items():
         with pytest.raises(ValueError, match=sentence):
             load_policy(f"smollm2:{name}")
     monkeypatch.setattr(tuned, "COMMITTED", script / "elsewhere")
@@ -158,7 +209,10 @@ def test_a_unit_is_probed(script, monkeypatch):
     assert {"style", "right result", "wrong result"} <= set(tables["sums"]["kind"])
     assert set(tables["rates"]["prompts"]) == {1, 2, 4, 8}
     assert tables["rates"]["follows"].dropna().between(0, 1).all()
-    assert tables["pairs"].groupby("weights")["size"].sum().index.tolist() == ["all weights", "output layer"]
+    assert tables["pairs"].groupby("weights")["size"].sum().index.tolist() == [
+        "all weights",
+        "output layer",
+    ]
     gaps = tables["gaps"].set_index("advantages")
     assert gaps.index.tolist() == ["own", "permuted"]
     assert (gaps["tokens"] <= 40).all()
@@ -190,7 +244,9 @@ def test_rates_are_tuned_and_streams_trained(script, monkeypatch, tmp_path):
         assert runs["pass_at_8"].ge(runs["value"]).all()
         assert runs.loc[runs["batch"] > 0, "moved"].gt(0).all()
         assert runs["tax"].iloc[0] == pytest.approx(0, abs=1e-6)
-        [policies] = read_manifest("smollm2_training", tmp_path).query("scale == @scale")["policies"]
+        [policies] = read_manifest("smollm2_training", tmp_path).query("scale == @scale")[
+            "policies"
+        ]
         assert json.loads(policies).keys() == {f"{scale},seed=2"}
 
 
@@ -198,9 +254,13 @@ def test_sampled_readings_are_those_of_eight_completions(script):
     bench = Bench(SUMS, 0)
     held_out = bench.task.dataset(3, bench.held_out_seed)["prompt"][:]
     read = training.SampledReadings(bench.policy, bench.task, held_out, 7, 12).now(bench.policy)
-    again = sample_rollouts(bench.policy, bench.task, bench.task.dataset(3, bench.held_out_seed), 8, 7, 12)
+    again = sample_rollouts(
+        bench.policy, bench.task, bench.task.dataset(3, bench.held_out_seed), 8, 7, 12
+    )
     rewards, lengths = again.rewards.view(3, 8), again.completion_mask.sum(1).float()
     assert read["value"] == pytest.approx(float(rewards.mean()))
     assert read["pass_at_8"] == pytest.approx(float((rewards.sum(1) > 0).float().mean()))
     assert read["wrong_length"] == pytest.approx(float(lengths[again.rewards == 0].mean()))
-    assert read["entropy"] == pytest.approx(float(again.entropies.sum() / again.completion_mask.sum()))
+    assert read["entropy"] == pytest.approx(
+        float(again.entropies.sum() / again.completion_mask.sum())
+    )

@@ -1,4 +1,6 @@
-"""Tuned language models: every registered row against the audit's, some by hand, and beside the family's."""
+"""Tuned language models: every registered row against the audit's, some by hand, and beside the
+family's.
+"""
 
 import itertools
 
@@ -40,10 +42,17 @@ def folder(tmp_path_factory):
     agree = [f"agreement, {tokens}" for tokens in ("all", "moved", "unsure")]
     gap = {"pool": ["training"], "rollouts": ["all"], "matched": ["position"], "of": ["value"]}
     for unit in range(6):
-        tables = {"sums": drawn(rng, "own2 cross side2 side_cross up up_follows down down_follows", **of)}
+        tables = {
+            "sums": drawn(rng, "own2 cross side2 side_cross up up_follows down down_follows", **of)
+        }
         tables |= {"rates": drawn(rng, "crossed follows", tokens=["all", "moved"], prompts=[1, 64])}
-        tables |= {"pairs": drawn(rng, "size", **pair), "training": drawn(rng, "size", quantity=agree, step=[0])}
-        tables |= {"blocks": drawn(rng, "mass", where=["other prompts"], kind=["same token, both unsure"])}
+        tables |= {
+            "pairs": drawn(rng, "size", **pair),
+            "training": drawn(rng, "size", quantity=agree, step=[0]),
+        }
+        tables |= {
+            "blocks": drawn(rng, "mass", where=["other prompts"], kind=["same token, both unsure"])
+        }
         write(
             folder,
             "smollm2_probes",
@@ -55,7 +64,13 @@ def folder(tmp_path_factory):
         for scale in (SUMS, RAMBLE):
             runs = pd.concat([made(arm, rng) for arm in training.SIZES[scale].arms])
             write(folder, "smollm2_training", scale, unit, runs=runs)
-    write(folder, "smollm2_rates", SUMS, 0, runs=pd.concat([made("dr_grpo", rng, lr=1, policy=k) for k in (0, 1)]))
+    write(
+        folder,
+        "smollm2_rates",
+        SUMS,
+        0,
+        runs=pd.concat([made("dr_grpo", rng, lr=1, policy=k) for k in (0, 1)]),
+    )
     return folder
 
 
@@ -69,18 +84,24 @@ def test_every_registered_row_is_measured_as_the_audit_does(folder, name):
         if outcome.role != "described":
             theirs = DEFINITIONS[name][key](Units(name, scale, 6, folder))
             assert bool(ours.attrs.get("log")) == bool(theirs.attrs.get("log"))
-            np.testing.assert_allclose(ours.sort_index(), theirs.sort_index(), rtol=1e-9, err_msg=key)
+            np.testing.assert_allclose(
+                ours.sort_index(), theirs.sort_index(), rtol=1e-9, err_msg=key
+            )
             seen.add(key)
     assert seen == set(DEFINITIONS[name])
     assert set(registered.outcomes) == set(claims.MEASURES[name])
 
 
 def test_three_rows_by_hand(folder):
-    """Tokens to half-way between start and the tuning policies' best; a ratio of lengths; a difference of shares."""
+    """Tokens to half-way between start and the tuning policies' best; a ratio of lengths; a
+    difference of shares.
+    """
     tables, ramble = Tables(SUMS, folder), Tables(RAMBLE, folder)["smollm2_training/runs"]
     best = tables["smollm2_rates/runs"].groupby("batch")["value"].mean().max()
     runs = tables["smollm2_training/runs"].query("seed == 4").groupby("arm")
-    ways = {arm: np.interp(0.1 + best / 2, run["value"], run["sampled_tokens"]) for arm, run in runs}
+    ways = {
+        arm: np.interp(0.1 + best / 2, run["value"], run["sampled_tokens"]) for arm, run in runs
+    }
     lead = claims.TRAINING["Q2 sums"](tables)[4]
     assert lead == pytest.approx(np.log2(ways["dr_grpo"] / ways["positive_only"]))
     tokens = ramble.query("seed == 4").groupby("arm")["wrong_length"].last()
@@ -90,13 +111,21 @@ def test_three_rows_by_hand(folder):
     place = "seed == 4 and kind == 'style' and identity == 'word' and size == 1"
     sums = tables["smollm2_probes/sums"].query(place).set_index("rewards")
     shares = -sums["cross"] / sums["own2"]
-    assert claims.PROBES["C4 sums"](tables)[4] == pytest.approx(shares["by reward"] - shares["permuted"])
+    assert claims.PROBES["C4 sums"](tables)[4] == pytest.approx(
+        shares["by reward"] - shares["permuted"]
+    )
 
 
 def test_rows_are_laid_beside_the_familys():
-    rows = [("family", "H1", "holds"), (SUMS, "H1 sums", "does not hold"), (SUMS, "C1 sums", "holds")]
+    rows = [
+        ("family", "H1", "holds"),
+        (SUMS, "H1 sums", "does not hold"),
+        (SUMS, "C1 sums", "holds"),
+    ]
     rows += [("family", "C1", "holds"), (SUMS, "H4 sums", "holds"), ("family", "H4", "open")]
-    ledger = pd.DataFrame(rows, columns=["scale", "key", "outcome"]).assign(measured="", mean=0.1, low=0.0, high=0.2)
+    ledger = pd.DataFrame(rows, columns=["scale", "key", "outcome"]).assign(
+        measured="", mean=0.1, low=0.0, high=0.2
+    )
     said = claims.beside_family(ledger).set_index("key")["sentence"].to_dict()
     assert said == {"H1": "otherwise", "C1": "as in the family", "H4": "not decided in the family"}
     table = claims.beside_family(ledger.assign(mean=[0.1, 0.2, 0.3, 0.4, np.nan, 0.6]))
@@ -108,22 +137,39 @@ def test_rows_are_laid_beside_the_familys():
 def test_a_chart_of_training_has_a_panel_a_reading_and_a_line_a_rule(folder):
     runs = Tables(RAMBLE, folder)["smollm2_training/runs"]
     chart = charts.training_chart(runs, ["value", "wrong_length"]).to_dict()
-    assert [panel["title"]["text"] for panel in chart["hconcat"]] == ["held-out reward", "tokens of wrong answers"]
+    assert [panel["title"]["text"] for panel in chart["hconcat"]] == [
+        "held-out reward",
+        "tokens of wrong answers",
+    ]
     last = runs.query("arm == 'length'").sort_values("batch").groupby("seed")["value"].last().mean()
     assert f"held-out reward, 1/T: {last:.3g}" in chart["description"]
 
 
 def test_the_book_counts_the_rows_that_came_out_as_the_familys():
-    said = claims.beside_family(kept_ledger()).set_index("key")["sentence"].filter(regex="^[CH]").tolist()
-    alike, both = said.count("as in the family"), said.count("as in the family") + said.count("otherwise")
+    said = (
+        claims.beside_family(kept_ledger())
+        .set_index("key")["sentence"]
+        .filter(regex="^[CH]")
+        .tolist()
+    )
+    alike, both = (
+        said.count("as in the family"),
+        said.count("as in the family") + said.count("otherwise"),
+    )
     numbers = {10: "ten", 12: "twelve"}
     chapter = find_chapters(["10"])[0].read_text(encoding="utf-8")
     assert f"{numbers[alike]} of {numbers[both]} rows decided on both sides" in chapter
 
 
 def test_digits_whose_values_are_sampled_are_whole_cells_that_differ():
-    rows = [(group, 0.0, 6, token) for group in range(9) for token in ((1, 1, 2) if group % 3 else (4, 4, 4))]
-    table = pd.DataFrame(rows, columns=["group", "reward", "position", "token_id"]).assign(category="result")
+    rows = [
+        (group, 0.0, 6, token)
+        for group in range(9)
+        for token in ((1, 1, 2) if group % 3 else (4, 4, 4))
+    ]
+    table = pd.DataFrame(rows, columns=["group", "reward", "position", "token_id"]).assign(
+        category="result"
+    )
     chosen = study.chosen_digits(table, 10, 0)
     assert chosen.groupby("group").size().tolist() == [3, 3, 3]
     assert (chosen["group"] % 3 > 0).all()

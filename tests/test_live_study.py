@@ -1,4 +1,6 @@
-"""Live studies: the shell (a stop in the middle, a refused setting, two clicks), and what each chapter computes."""
+"""Live studies: the shell (a stop in the middle, a refused setting, two clicks), and what each
+chapter computes.
+"""
 
 import re
 import threading
@@ -23,7 +25,9 @@ def dots(table):
 
 def study_of(compute, **kwargs):
     controls = {"steps": slider(3, 1, 9, 1, "steps")}
-    return LiveStudy(compute, dots, controls, {"table": START}, lambda table: f"{len(table)} rows", **kwargs)
+    return LiveStudy(
+        compute, dots, controls, {"table": START}, lambda table: f"{len(table)} rows", **kwargs
+    )
 
 
 def test_run_computes_the_settings_and_draws_on_the_way():
@@ -140,7 +144,11 @@ def test_the_outermost_progress_reports_and_any_may_be_stopped():
     with reporting(lambda *call: calls.append(call)):
         for _ in progress(range(2), "outer"):
             list(progress([1], "inner"))
-    assert [call for call in calls if call[0] >= 0] == [(0, 2, "outer"), (1, 2, "outer"), (2, 2, "outer")]
+    assert [call for call in calls if call[0] >= 0] == [
+        (0, 2, "outer"),
+        (1, 2, "outer"),
+        (2, 2, "outer"),
+    ]
     assert calls.count((-1, 0, "inner")) == 2
 
     def stop(done, total, what):
@@ -153,7 +161,16 @@ def test_the_outermost_progress_reports_and_any_may_be_stopped():
 
 
 def family(kind="a"):
-    return pd.DataFrame({"series": "ten policies", "size": [1, 2], "mean": 0.5, "low": 0.4, "high": 0.6, "units": 10})
+    return pd.DataFrame(
+        {
+            "series": "ten policies",
+            "size": [1, 2],
+            "mean": 0.5,
+            "low": 0.4,
+            "high": 0.6,
+            "units": 10,
+        }
+    )
 
 
 def measure_line(policy, task, most=2, kind="a", seed=0):
@@ -164,7 +181,9 @@ def measure_line(policy, task, most=2, kind="a", seed=0):
 
 def test_a_live_curve_draws_its_points_over_the_committed_lines(policy, task):
     controls = {"most": slider(2, 1, 4, 1, "most"), "kind": menu("a", ["a", "b"], "kind")}
-    study = live_curve(measure_line, family, controls, policy, task, x="size", y_title="share", title="Shares")
+    study = live_curve(
+        measure_line, family, controls, policy, task, x="size", y_title="share", title="Shares"
+    )
     assert study.tables["curve"]["series"].unique().tolist() == ["ten policies"]
     study.run().wait()
     now = study.tables["curve"].query("series == @NOW")
@@ -182,7 +201,11 @@ def test_a_live_curve_draws_its_points_over_the_committed_lines(policy, task):
 
 def test_live_tables_add_measured_rows_to_an_explorers_own_chart(policy, task):
     def compute_bars(scale=1.0, of=2.0):
-        return {"bars": pd.DataFrame({"series": "family", "class": ["x", "y"], "mean": [scale, of * scale]})}
+        return {
+            "bars": pd.DataFrame(
+                {"series": "family", "class": ["x", "y"], "mean": [scale, of * scale]}
+            )
+        }
 
     def measure_bars(policy, task, scale=1.0, seed=0):
         yield compute_bars(scale, of=3.0)

@@ -41,12 +41,32 @@ ARMS = {  # the loop's fields, the trainer's
         {"batching": "sign_partitioned", "epsilon": 0.1, "clipping": "symmetric"},
     ),
     "min_replace": (
-        {"order": "query_preserved", "level": "sequence", "clip": (0.02, 0.02), "transform": "min_replace"},
-        QUERY | SEQUENCE | {"epsilon": 0.02, "group_transform": "min_replace", "transform_on": "clamped_ratios"},
+        {
+            "order": "query_preserved",
+            "level": "sequence",
+            "clip": (0.02, 0.02),
+            "transform": "min_replace",
+        },
+        QUERY
+        | SEQUENCE
+        | {
+            "epsilon": 0.02,
+            "group_transform": "min_replace",
+            "transform_on": "clamped_ratios",
+        },
     ),
     "orthogonal": (
-        {"order": "query_preserved", "transform": "advantage_orthogonal", "transform_on": "clipped"},
-        QUERY | {"epsilon": 0.2, "group_transform": "advantage_orthogonal", "transform_on": "clipped_weights"},
+        {
+            "order": "query_preserved",
+            "transform": "advantage_orthogonal",
+            "transform_on": "clipped",
+        },
+        QUERY
+        | {
+            "epsilon": 0.2,
+            "group_transform": "advantage_orthogonal",
+            "transform_on": "clipped_weights",
+        },
     ),
     "rule": (
         {"order": "reward_balanced", "rule": "prefix_credit"},
@@ -64,7 +84,9 @@ def trained(policy):
 
 
 def trainer_of(policy, folder, loop, **settings):
-    settings = SMALL | {"max_steps": 4, "num_generations": 4, "advantage_estimator": "dr_grpo"} | settings
+    settings = (
+        SMALL | {"max_steps": 4, "num_generations": 4, "advantage_estimator": "dr_grpo"} | settings
+    )
     args = CancellationConfig(output_dir=str(folder), **settings)
     optimizers = (optimizer_of(policy, loop.optimizer, loop.lr), None)
     with warnings.catch_warnings():
@@ -74,7 +96,9 @@ def trainer_of(policy, folder, loop, **settings):
 
 @pytest.mark.parametrize(("fields", "settings"), ARMS.values(), ids=ARMS)
 def test_steps_are_the_trainers(policy, tmp_path, fields, settings):
-    """Four mini-batches of one generation batch, on the trainer's own rollouts: the same weights in the end."""
+    """Four mini-batches of one generation batch, on the trainer's own rollouts: the same weights in
+    the end.
+    """
     loop = Loop(**{**SIZES, "optimizer": "sgd", "lr": 0.5, "clip": (0.2, 0.2), **fields})
     mine = private_copy(policy)
     trainer = trainer_of(mine, tmp_path, loop, **settings)
@@ -95,12 +119,16 @@ def test_steps_are_the_trainers(policy, tmp_path, fields, settings):
     before, optimizer = trained(mine), optimizer_of(mine, loop.optimizer, loop.lr)
     if loop.order == "shuffled":  # TRL's own draw
         for part in parts:
-            take_step(mine, TASK, loop, Rollouts.from_batch(part, group_ids=part["group_id"]), optimizer)
+            take_step(
+                mine, TASK, loop, Rollouts.from_batch(part, group_ids=part["group_id"]), optimizer
+            )
     else:
         list(train_on(mine, TASK, loop, rollouts, optimizer, seed=SMALL["seed"]))
     ours = trained(mine)
     assert (theirs - before).norm() > 1e-2
-    assert (ours - theirs).norm() < (1e-4 if loop.optimizer == "sgd" else 0.02) * (theirs - before).norm()
+    assert (ours - theirs).norm() < (1e-4 if loop.optimizer == "sgd" else 0.02) * (
+        theirs - before
+    ).norm()
 
 
 def first_batch(policy, loop):
@@ -131,10 +159,15 @@ def test_the_signs_cosine_is_that_of_two_steps(policy):
     loop = Loop(prompts=4, group_size=4, optimizer="sgd", lr=0.1)
     rollouts = first_batch(policy, loop)
     step, whole = one_step(policy, loop, rollouts)
-    halves = [replace(rollouts, advantages=rollouts.advantages * (sign * rollouts.advantages > 0)) for sign in (1, -1)]
+    halves = [
+        replace(rollouts, advantages=rollouts.advantages * (sign * rollouts.advantages > 0))
+        for sign in (1, -1)
+    ]
     parts = [one_step(policy, loop, half)[1] for half in halves]
     torch.testing.assert_close(sum(parts), whole, atol=1e-6, rtol=0)
-    assert step.sign_cosine == pytest.approx(float(torch.cosine_similarity(*parts, dim=0)), abs=1e-3)
+    assert step.sign_cosine == pytest.approx(
+        float(torch.cosine_similarity(*parts, dim=0)), abs=1e-3
+    )
     assert pd.isna(one_step(policy, loop, halves[0])[0].sign_cosine)
 
 
@@ -149,14 +182,18 @@ def test_a_rule_of_every_step_is_asked_in_every_step(policy):
     loop = Loop(**SIZES, order="query_preserved", optimizer="sgd", lr=0.5, rule=rule, batches=1)
     held_out = TASK.dataset(2, 5)["prompt"]
     theirs = train_in_memory(policy, TASK, loop, 0, held_out)
-    assert [size for size, _ in asked] == [16, 4, 4, 4, 4]  # the generation batch, and each mini-batch
+    # the generation batch, and each mini-batch
+    assert [size for size, _ in asked] == [16, 4, 4, 4, 4]
     assert asked[1][1] < 1e-4 < asked[-1][1]
     plain = train_in_memory(policy, TASK, replace(loop, rule="dr_grpo"), 0, held_out)
     assert theirs["value"].tolist() == pytest.approx(plain["value"].tolist(), abs=1e-5)
 
 
 def test_a_run_is_reproducible_and_leaves_the_policy_as_it_was(policy):
-    before, loop = trained(policy), Loop(prompts=2, group_size=4, batches=3, minibatches=2, epochs=2, lr=1e-3)
+    before, loop = (
+        trained(policy),
+        Loop(prompts=2, group_size=4, batches=3, minibatches=2, epochs=2, lr=1e-3),
+    )
     held_out = TASK.dataset(3, 5)["prompt"]
     curve = train_in_memory(policy, TASK, loop, 2, held_out, every=2)
     assert torch.equal(trained(policy), before)
@@ -178,7 +215,9 @@ def test_a_run_is_reproducible_and_leaves_the_policy_as_it_was(policy):
 
 
 def test_a_right_solutions_log_probability_is_that_of_its_words(policy):
-    """Of solutions written out and scored as rollouts; what reward-free training does to it is read, too."""
+    """Of solutions written out and scored as rollouts; what reward-free training does to it is
+    read, too.
+    """
     prompts = TASK.dataset(2, 5)["prompt"][:]
     readings = Readings(policy, TASK, prompts)
     rows = [{"prompt": prompt, "answer": TASK.solve(prompt)} for prompt in prompts]
@@ -187,19 +226,25 @@ def test_a_right_solutions_log_probability_is_that_of_its_words(policy):
     assert -30 < readings.start["logp_right"] < -1
 
 
-@pytest.mark.parametrize("rule", ["entropy_minimization", "sequence_logp", "majority_vote", "worst_token_reset"])
+@pytest.mark.parametrize(
+    "rule", ["entropy_minimization", "sequence_logp", "majority_vote", "worst_token_reset"]
+)
 def test_controls_train_and_are_not_permuted(policy, rule):
     loop = Loop(prompts=2, batches=1, lr=1e-3, rule=rule)
     curve = train_in_memory(policy, TASK, loop, 3, TASK.dataset(2, 5)["prompt"][:])
     assert curve["moved"][1] > 1e-3
     own = advantaged(policy, TASK, loop, TASK.dataset(2, 3), seed=3, batch=1)
-    assert (curve["sampled_tokens"][1] > own[0].completion_mask.sum()) == (rule == "worst_token_reset")
+    assert (curve["sampled_tokens"][1] > own[0].completion_mask.sum()) == (
+        rule == "worst_token_reset"
+    )
     with pytest.raises(ValueError, match="leaves rule"):
         replace(loop, permuted=True)
 
 
 def test_entropies_of_sampling_serve_the_first_step(policy):
-    """A rule that asks for the entropies of now is told those of sampling, which are those of another pass."""
+    """A rule that asks for the entropies of now is told those of sampling, which are those of
+    another pass.
+    """
     loop = Loop(prompts=2, group_size=4, rule="entropy_minimization")
     given = advantaged(policy, TASK, loop, TASK.dataset(2, 3), seed=3, batch=1)[0]
     batch = credit_batch(policy, given)
@@ -213,4 +258,6 @@ def test_the_oracle_is_the_exact_credit_of_the_policy_as_it_is(policy):
     exact = exact_values(policy, task, given).credit * given.completion_mask
     assert torch.allclose(given.advantages, exact, atol=1e-6)
     assert exact.abs().max() > 0.1
-    assert not torch.allclose(given.advantages, credit_batch(policy, given, task).known_credit, atol=0.01)
+    assert not torch.allclose(
+        given.advantages, credit_batch(policy, given, task).known_credit, atol=0.01
+    )

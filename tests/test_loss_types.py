@@ -1,4 +1,6 @@
-"""The study loss_types: its weights are those of TRL's losses, its residuals right by hand, its tables as stated."""
+"""The study loss_types: its weights are those of TRL's losses, its residuals right by hand, its
+tables as stated.
+"""
 
 from dataclasses import replace
 
@@ -25,13 +27,24 @@ from workbook.tasks import get_task
 from workbook.theory.weights import update_weights
 
 BY_NAME = {arm.name: arm for arm in ARMS}
-ON_POLICY = {"dapo", "bnpo", "dr_grpo", "cispo", "vespo", "luspo", "sequence ratio alone", "delta 4"}
+ON_POLICY = {
+    "dapo",
+    "bnpo",
+    "dr_grpo",
+    "cispo",
+    "vespo",
+    "luspo",
+    "sequence ratio alone",
+    "delta 4",
+}
 ON_POLICY |= {"symmetric clipping", "min_replace", "advantage_orthogonal", "equal weights"}
 
 
 @pytest.fixture(scope="module")
 def unit():
-    """The bundled policy, its task, groups of 8 with one rollout cut short, and scores before and after a movement."""
+    """The bundled policy, its task, groups of 8 with one rollout cut short, and scores before and
+    after a movement.
+    """
     policy, task = load_policy("bundled"), get_task("chain")
     rollouts = mixed_groups(loss_types.half_precision_rollouts(policy, task, 3, 8, 0, 48))
     torch.manual_seed(0)
@@ -60,7 +73,9 @@ def pushes_of(unit, name):
     ],
 )
 def test_pushes_are_the_objectives_own(unit, name, level, clip, aggregate):
-    """TRL's slope is the weight by formula, times the advantage; TRL spreads a sequence's ratio over its tokens."""
+    """TRL's slope is the weight by formula, times the advantage; TRL spreads a sequence's ratio
+    over its tokens.
+    """
     advantages, pushes = pushes_of(unit, name)
     rollouts, now, old = unit[2], unit[3][2][0], unit[3][1][0]
     mask = rollouts.completion_mask
@@ -85,13 +100,17 @@ def test_every_arm_cancels_before_the_first_step_but_for_lengths_masks_and_sampl
     config = policy.model.config.to_dict()
     table = loss_type_residuals(policy, task, rollouts, path)
     assert {name: dict(module.__dict__) for name, module in policy.model.named_modules()} == before
-    assert policy.model.config.to_dict() == config  # TRL patches the model that it trains, and this is the reader's
+    # TRL patches the model that it trains, and this is the reader's
+    assert policy.model.config.to_dict() == config
     assert set(table["arm"]) == set(BY_NAME)
     assert set(table["reuse"]) == {1, 2}
     first = table.query("reuse == 1").groupby("arm")["every"].max()
     assert first[list(ON_POLICY)].max() < 1e-5
     others = first.drop([*ON_POLICY, "off-policy mask 0.5", "off-policy mask 0.02"])
-    assert others[["grpo", "gmpo", "truncation mask", "entropy mask 0.2", "vLLM sequence_mask"]].min() > 1e-3
+    assert (
+        others[["grpo", "gmpo", "truncation mask", "entropy mask 0.2", "vLLM sequence_mask"]].min()
+        > 1e-3
+    )
     assert table[table["arm"] == "equal weights"]["every"].max() < 1e-5
     assert table[table["arm"] == "dr_grpo"].query("reuse == 2")["every"].min() > 0.01
 
@@ -117,12 +136,22 @@ def test_residuals_by_hand():
 
 
 def invented(units):
-    """A study's table in which arm x leaves 0.3 more than dr_grpo, y a little more, z leaves nothing, up to noise."""
+    """A study's table in which arm x leaves 0.3 more than dr_grpo, y a little more, z leaves
+    nothing, up to noise.
+    """
     noise, rows = np.random.default_rng(0).normal(0, 1e-3, (units, 4)), []
     for seed in range(units):
         levels = {"dr_grpo": 0.1, "x": 0.4, "y": 0.101, "z": 0.0}
         for k, (arm, level) in enumerate(levels.items()):
-            rows.append({"arm": arm, "kind": "loss type", "reuse": 4, "seed": seed, "every": level + noise[seed, k]})
+            rows.append(
+                {
+                    "arm": arm,
+                    "kind": "loss type",
+                    "reuse": 4,
+                    "seed": seed,
+                    "every": level + noise[seed, k],
+                }
+            )
     return {"loss_types/residuals": pd.DataFrame(rows)}
 
 
@@ -145,7 +174,13 @@ def test_the_committed_tables_are_what_was_registered(scale):
     assert table["seed"].nunique() >= int(str(stated["units"]).split()[0])
     assert drift["lr"].eq(stated["learning_rate"]).all()
     assert loss_types.PROMPTS[scale] == stated["prompts"]
-    assert table.groupby("seed")["group"].nunique().max() <= stated["groups_at_most"] == loss_types.GROUPS[scale]
+    assert (
+        table.groupby("seed")["group"].nunique().max()
+        <= stated["groups_at_most"]
+        == loss_types.GROUPS[scale]
+    )
     assert loss_types.NEW_TOKENS.get(scale, SCALES[scale].max_new_tokens) == stated["new_tokens"]
-    checked = table[(table["reuse"] == 1) & table["arm"].isin(ON_POLICY) | (table["arm"] == "equal weights")]
+    checked = table[
+        (table["reuse"] == 1) & table["arm"].isin(ON_POLICY) | (table["arm"] == "equal weights")
+    ]
     assert checked["every"].max() < 1e-5  # the instrument's own zero

@@ -1,4 +1,6 @@
-"""Masks by sharing, the dial of opposition, and DelTA's weights: by hand, on the bundled policy, and in the trainer."""
+"""Masks by sharing, the dial of opposition, and DelTA's weights: by hand, on the bundled policy,
+and in the trainer.
+"""
 
 import math
 
@@ -38,17 +40,23 @@ PLACE_RULES = (shared_by_place, specific_by_place)
 
 
 def small_batch(**known):
-    """A good and a bad rollout: 5 stands in both at one place, 7 in both at two, 6 and 8 in one alone."""
+    """A good and a bad rollout: 5 stands in both at one place, 7 in both at two, 6 and 8 in one
+    alone.
+    """
     ids = torch.tensor([[5, 6, 7, 0], [5, 7, 8, 9]])
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
     logps = torch.full((2, 4), -1.0)
     logps[1, 3] = math.log(0.95)  # a sure token
-    return CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), ids, mask, old_logps=logps, **known)
+    return CreditBatch(
+        torch.tensor([1.0, 0.0]), torch.zeros(2), ids, mask, old_logps=logps, **known
+    )
 
 
 def test_masks_by_hand():
     batch = small_batch()
-    pushed = {rule.__name__: (rule(batch) != 0).int().tolist() for rule in (*WORD_RULES, *PLACE_RULES)}
+    pushed = {
+        rule.__name__: (rule(batch) != 0).int().tolist() for rule in (*WORD_RULES, *PLACE_RULES)
+    }
     assert pushed["shared_by_word"] == [[1, 0, 1, 0], [1, 1, 0, 0]]
     assert pushed["specific_by_word"] == [[0, 1, 0, 0], [0, 0, 1, 0]]
     assert pushed["shared_by_place"] == [[1, 0, 0, 0], [1, 0, 0, 0]]
@@ -57,7 +65,9 @@ def test_masks_by_hand():
 
 
 def test_a_place_is_the_grammars_slot_where_it_is_known():
-    """With slots that say so, the two 7s stand at one place though one more word stands before the first."""
+    """With slots that say so, the two 7s stand at one place though one more word stands before the
+    first.
+    """
     batch = small_batch(places=torch.tensor([[0, -1, 1, 0], [0, 1, 2, 3]]))
     assert (shared_by_place(batch) != 0).int().tolist() == [[1, 0, 1, 0], [1, 1, 0, 0]]
 
@@ -87,7 +97,10 @@ def test_shared_and_specific_are_all_unsure_tokens(policy):
 def chain_batch(policy, **more):
     task = get_task("chain")
     rollouts = sample_rollouts(policy, task, 6, 8, seed=5)
-    known = {"known_credit": exact_values(policy, task, rollouts).credit, "logps": rollouts.old_logps}
+    known = {
+        "known_credit": exact_values(policy, task, rollouts).credit,
+        "logps": rollouts.old_logps,
+    }
     return credit_batch(policy, rollouts, task, seed=1, **known | more)
 
 
@@ -133,7 +146,10 @@ def test_discrimination_is_the_difference_of_two_cosines(policy):
     for side in (1, -1):
         weights = (pushes * side).clamp(min=0)
         products = kernel @ (weights / weights.sum())
-        cosines[side] = products / (kernel.diag() * (weights / weights.sum() @ products)).clamp(min=1e-24).sqrt()
+        cosines[side] = (
+            products
+            / (kernel.diag() * (weights / weights.sum() @ products)).clamp(min=1e-24).sqrt()
+        )
     expected = pushes.sign() * (cosines[1] - cosines[-1])
     clear = kernel.diag() > 1e-6 * kernel.diag().max()  # a sure token's gradient is rounding alone
     found = discrimination(batch, advantages)[batch.mask].double()
@@ -147,13 +163,18 @@ def test_deltas_weights_lie_about_one_and_leave_each_side_its_mass(policy):
     assert 0.8 / 1.2 - 1e-6 <= weights.min() < 1 < weights.max() <= 1.2 / 0.8 + 1e-6
     for side in (1, -1):
         rows = batch.mask & (advantages.sign() == side).unsqueeze(1)
-        assert float((delta(batch) / advantages.unsqueeze(1))[rows].mean()) == pytest.approx(1, rel=1e-4)
+        assert float((delta(batch) / advantages.unsqueeze(1))[rows].mean()) == pytest.approx(
+            1, rel=1e-4
+        )
 
 
 def test_halves_are_as_large_as_one_another(policy):
     batch = chain_batch(policy)
     pushing = (batch.mask & (batch.group_advantages() != 0).unsqueeze(1)).sum()
-    counts = {name: int((Half(name)(batch) != 0).sum()) for name in ("top half", "bottom half", "random half")}
+    counts = {
+        name: int((Half(name)(batch) != 0).sum())
+        for name in ("top half", "bottom half", "random half")
+    }
     assert counts["top half"] + counts["bottom half"] == pushing
     assert abs(counts["top half"] - counts["bottom half"]) <= 0.02 * pushing
     assert abs(counts["random half"] - pushing / 2) <= 1
@@ -165,7 +186,9 @@ REWARDS, GROUPS = torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 1.0]), torch.tensor([0,
 
 
 def test_the_dial_goes_from_reinforce_to_the_groups_mean():
-    assert torch.equal(partial_baseline(REWARDS, GROUPS, 1.0), group_advantages(REWARDS, GROUPS, "dr_grpo"))
+    assert torch.equal(
+        partial_baseline(REWARDS, GROUPS, 1.0), group_advantages(REWARDS, GROUPS, "dr_grpo")
+    )
     assert torch.equal(partial_baseline(REWARDS, GROUPS, 0.0), REWARDS)
     half = partial_baseline(REWARDS, GROUPS, 0.5)
     torch.testing.assert_close(half, torch.tensor([5 / 6, -1 / 6, -1 / 6, 0.5, 0.5, 0.5]))
@@ -179,7 +202,12 @@ def test_groups_of_equal_rewards_can_be_left_out():
     assert Opposition(0.0)(batch).tolist() == REWARDS.tolist()
 
 
-DIALLED = {"max_steps": 2, "steps_per_generation": 1, "scale_rewards": "none", "learning_rate": 5e-3}
+DIALLED = {
+    "max_steps": 2,
+    "steps_per_generation": 1,
+    "scale_rewards": "none",
+    "learning_rate": 5e-3,
+}
 
 
 def test_all_of_the_baseline_is_trls_bit_for_bit(tmp_path):
@@ -196,7 +224,9 @@ def test_all_of_the_baseline_is_trls_bit_for_bit(tmp_path):
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_the_trainer_subtracts_the_share(tmp_path, share):
-    args = CancellationConfig(str(tmp_path), baseline_share=share, record_tokens=1, **SMALL | DIALLED)
+    args = CancellationConfig(
+        str(tmp_path), baseline_share=share, record_tokens=1, **SMALL | DIALLED
+    )
     trainer = bundled_trainer(CancellationTrainer, args)
     trainer.train()
     for path in tmp_path.glob("tokens/*.parquet"):  # a file a step
@@ -220,7 +250,9 @@ def test_a_dial_that_would_explode_or_do_nothing_is_refused(tmp_path, settings, 
 
 
 def test_noise_and_signal_are_what_gradients_were_drawn_from():
-    """Gradients drawn about known means: noise of 8 prompts, own and population signal, and a share that scales."""
+    """Gradients drawn about known means: noise of 8 prompts, own and population signal, and a share
+    that scales.
+    """
     generator = torch.Generator().manual_seed(0)
     P, M, D = 200, 40, 30
     common = torch.randn(D, generator=generator).double()
@@ -253,11 +285,15 @@ def test_one_visit_moves_a_token_by_its_own_push():
 
 
 def test_many_visits_move_tokens_by_their_credit():
-    """The expected push on a context's logits is p (Q - V), so a word's change is <e - p, p (Q - V)>."""
+    """The expected push on a context's logits is p (Q - V), so a word's change is <e - p, p (Q -
+    V)>.
+    """
     probs, chances = torch.tensor([[0.5, 0.3, 0.2]] * 3), torch.tensor([[0.9, 0.1, 0.4]] * 3)
     value = (probs * chances).sum(1)
     words = torch.tensor([0, 1, 2])
-    moved = table_change(probs, chances, words, torch.zeros(3), value, 40_000, torch.Generator().manual_seed(0))
+    moved = table_change(
+        probs, chances, words, torch.zeros(3), value, 40_000, torch.Generator().manual_seed(0)
+    )
     push = probs * (chances - value[:, None])
     expected = push.gather(1, words[:, None]).squeeze(1) - (probs * push).sum(1)
     torch.testing.assert_close(moved / 40_000, expected, rtol=0, atol=0.01)
@@ -266,13 +302,18 @@ def test_many_visits_move_tokens_by_their_credit():
 def test_rates_are_those_at_which_runs_end_highest():
     rows = [
         {"arm": arm, "lr": lr, "batch": batch, "value": value * (batch == 32)}
-        for arm, values in (("plain", (0.5, 0.7)), ("shared by word", (0.9, 0.1)), ("specific by place", (0.2, 0.3)))
+        for arm, values in (
+            ("plain", (0.5, 0.7)),
+            ("shared by word", (0.9, 0.1)),
+            ("specific by place", (0.2, 0.3)),
+        )
         for lr, value in zip((1e-3, 2e-3), values, strict=True)
         for batch in (0, 32)
     ]
     table = pd.DataFrame(rows)
     missing = [
-        table.query("arm == 'shared by word'").assign(arm=name) for name in ("specific by word", "shared by place")
+        table.query("arm == 'shared by word'").assign(arm=name)
+        for name in ("specific by word", "shared by place")
     ]
     assert own_rates(pd.concat([table, *missing])) == {"plain": 2e-3, "masks": 1e-3}
     assert own_rates(table.query("arm == 'plain'")) == {"plain": 2e-3}
@@ -281,4 +322,6 @@ def test_rates_are_those_at_which_runs_end_highest():
 def test_every_mask_has_two_twins():
     names = [name for name in arms() if "by " in name and "," not in name]
     assert len(names) == 4
-    assert all({f"{name}, permuted signs", f"{name}, matched credit"} <= {*arms()} for name in names)
+    assert all(
+        {f"{name}, permuted signs", f"{name}, matched credit"} <= {*arms()} for name in names
+    )

@@ -1,4 +1,6 @@
-"""The monitor draws what a run logged, follows it to its end without being drawn anew, stops and resumes it."""
+"""The monitor draws what a run logged, follows it to its end without being drawn anew, stops and
+resumes it.
+"""
 
 import asyncio
 import gc
@@ -88,15 +90,22 @@ def test_the_spec_is_the_same_at_every_step(n):
 
 def test_the_line_says_how_long_a_run_has_taken_and_will_take():
     status = {"state": "running", "step": 4, "total": 10, "message": "Training."}
-    assert sentence(status, logged(4)) == "running: step 4 of 10, 5 s so far, about 7.5 s left. Training."
+    assert (
+        sentence(status, logged(4))
+        == "running: step 4 of 10, 5 s so far, about 7.5 s left. Training."
+    )
     first = "the first will tell how long all take"
     assert sentence(status | {"step": 0}, logged(0)) == f"running: step 0 of 10; {first}. Training."
     starting = sentence(status | {"state": "starting", "message": "Loading the policy."}, logged(0))
-    assert starting == "starting: Loading the policy ... The first step will tell how long all take."
+    assert (
+        starting == "starting: Loading the policy ... The first step will tell how long all take."
+    )
 
 
 def test_completions_stay_text():
-    frame = pd.DataFrame({"step": 3, "prompt": "2 + 2 =", "completion": HOSTILE, "reward": 0.0, "advantage": -0.5})
+    frame = pd.DataFrame(
+        {"step": 3, "prompt": "2 + 2 =", "completion": HOSTILE, "reward": 0.0, "advantage": -0.5}
+    )
     table = completions_html(frame)
     assert "&lt;script&gt;alert(1)" in table
     assert "<script" not in table
@@ -122,7 +131,13 @@ class FakeRun:
 
     def samples(self):
         return pd.DataFrame(
-            {"step": [self.looks], "prompt": ["p"], "completion": ["<b>c</b>"], "reward": [1.0], "advantage": [0.5]}
+            {
+                "step": [self.looks],
+                "prompt": ["p"],
+                "completion": ["<b>c</b>"],
+                "reward": [1.0],
+                "advantage": [0.5],
+            }
         )
 
     @property
@@ -132,7 +147,12 @@ class FakeRun:
     def status(self):
         self.looks += not self.stopping
         state = "stopped" if self.stopping else self.ends if self.looks > self.total else "running"
-        return {"state": state, "step": min(self.looks, self.total), "total": self.total, "message": "<b>hello</b>"}
+        return {
+            "state": state,
+            "step": min(self.looks, self.total),
+            "total": self.total,
+            "message": "<b>hello</b>",
+        }
 
     def stop(self):
         self._stop.set()
@@ -158,7 +178,8 @@ def wait(monitor) -> dict:
 
 
 def test_monitor_follows_a_run_to_its_end_without_being_drawn_anew():
-    monitor, changes = RunMonitor(FakeRun(total=40), target=0.8, interval=0.001), []  # who waits looks, too
+    # who waits looks, too
+    monitor, changes = RunMonitor(FakeRun(total=40), target=0.8, interval=0.001), []
     monitor.chart.observe(lambda change: changes.append(change["name"]))
     outputs = shown(lambda: (monitor.display(), wait(monitor)))
     assert [set(data) for data in outputs] == [{WIDGET, "image/png", "text/plain"}] * 2
@@ -254,7 +275,9 @@ def test_start_begins_a_run_and_keeps_the_last_one_beside_it():
         monitor._thread.join()
     assert monitor.chart.layout.display == ""
     assert {row["run"] for row in monitor.chart.data["rows"]} == {"your run 1", "your run 2"}
-    assert [row["mine"] for row in monitor.chart.data["rows"] if row["run"] == "your run 1"].count(True) == 0
+    assert [row["mine"] for row in monitor.chart.data["rows"] if row["run"] == "your run 1"].count(
+        True
+    ) == 0
     with pytest.raises(ValueError, match="needs run="):
         RunMonitor()
 

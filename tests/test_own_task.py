@@ -1,4 +1,6 @@
-"""A reader's own rows and reward: read as they are, or refused in a sentence that names line, column and value."""
+"""A reader's own rows and reward: read as they are, or refused in a sentence that names line,
+column and value.
+"""
 
 import json
 
@@ -24,15 +26,21 @@ def leaves(completion, answer): raise SystemError("no")
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "rows.csv").write_text("prompt,answer,topic\n2 + 3 =,5,sums\n2 + 2 =,4,sums\n", encoding="utf-8")
+    (tmp_path / "rows.csv").write_text(
+        "prompt,answer,topic\n2 + 3 =,5,sums\n2 + 2 =,4,sums\n", encoding="utf-8"
+    )
     (tmp_path / "reward.py").write_text(REWARDS)
-    (tmp_path / "beside.py").write_text("def bonus(topic): return 0.5 if topic == 'sums' else 0.0\n")
+    (tmp_path / "beside.py").write_text(
+        "def bonus(topic): return 0.5 if topic == 'sums' else 0.0\n"
+    )
     return tmp_path
 
 
 def test_rows_of_a_csv_and_of_json_lines_are_the_same(folder):
     rows = read_rows(folder / "rows.csv")
-    lines = [json.dumps({key: value for key, value in row.items() if key != "line"}) for row in rows]
+    lines = [
+        json.dumps({key: value for key, value in row.items() if key != "line"}) for row in rows
+    ]
     (folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
     assert [{**row, "line": row["line"] + 1} for row in read_rows(folder / "rows.jsonl")] == rows
     assert rows[1] == {"prompt": "2 + 2 =", "answer": "4", "topic": "sums", "line": 3}
@@ -44,12 +52,18 @@ def test_rows_of_a_csv_and_of_json_lines_are_the_same(folder):
     [
         ("a.csv", "prompt,answer\n2 =,5\n3 =\n,1\n4 =,\n1, 2,3\n", [3, 4, 5, 6]),
         ("a.jsonl", '{"prompt": "2 =", "answer": 5}\n[1]\n{"prompt": "3"}\nnope\n', [2, 3, 4]),
-        ("b.jsonl", '{"prompt": "2 =", "answer": NaN}\n{"prompt": "2 =", "answer": true}\n', [1, 2]),
+        (
+            "b.jsonl",
+            '{"prompt": "2 =", "answer": NaN}\n{"prompt": "2 =", "answer": true}\n',
+            [1, 2],
+        ),
     ],
 )
 def test_bad_rows_are_named_by_line_and_nothing_is_loaded(tmp_path, name, text, bad):
     (tmp_path / name).write_text(text)
-    with pytest.raises(BadRows, match=rf"{name} was not loaded: {len(bad)} row\(s\) can't be used.") as raised:
+    with pytest.raises(
+        BadRows, match=rf"{name} was not loaded: {len(bad)} row\(s\) can't be used."
+    ) as raised:
         read_rows(tmp_path / name)
     assert [line for line, _ in raised.value.rows] == bad
 
@@ -60,24 +74,38 @@ def test_a_function_gets_the_columns_it_takes_and_helpers_beside_it(folder):
     columns = {name: rows[name][:] for name in rows.column_names if name != "prompt"}
     assert task.reward(rows["prompt"][:], columns["answer"], **columns) == [1.5, 1.5]
     everything = own_task(folder / "rows.csv", f"{folder}/reward.py:everything")
-    assert everything.reward(["2 + 3 ="], ["5"], ["5"], topic=["sums"], line=[2]) == [3 + 200 + 70_000]
+    assert everything.reward(["2 + 3 ="], ["5"], ["5"], topic=["sums"], line=[2]) == [
+        3 + 200 + 70_000
+    ]
 
 
 def test_several_functions_are_summed_by_weight_and_logged_one_by_one(folder):
     several, logged = {f"{folder}/reward.py:score": 2, f"{folder}/reward.py:everything": -0.5}, {}
     task, columns = own_task(folder / "rows.csv", several), {"topic": ["sums"], "line": [2]}
     total = task.reward(["2 + 3 ="], ["5"], ["5"], **columns, log_metric=logged.__setitem__)
-    assert total == [task.score("5", "5", topic="sums", line=2, prompt="2 + 3 =")] == [2 * 1.5 - 0.5 * 70_203]
+    assert (
+        total
+        == [task.score("5", "5", topic="sums", line=2, prompt="2 + 3 =")]
+        == [2 * 1.5 - 0.5 * 70_203]
+    )
     assert logged == {"rewards/score": 1.5, "rewards/everything": 70_203}
     for wrong in ({}, dict.fromkeys(several, 0), dict.fromkeys(several, "1")):
-        with pytest.raises(ValueError, match="but must have a weight for each function, one of them not 0"):
+        with pytest.raises(
+            ValueError, match="but must have a weight for each function, one of them not 0"
+        ):
             own_task(folder / "rows.csv", wrong)
 
 
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        ("raises", r"raises raised ZeroDivisionError: division by zero \(line 7 of reward.py\), at line 2 of rows.csv"),
+        (
+            "raises",
+            (
+                r"raises raised ZeroDivisionError: division by zero \(line 7 of reward.py\), at"
+                r" line 2 of rows.csv"
+            ),
+        ),
         ("nan", "nan returned nan, not one finite number, at line 2"),
         ("several", r"several returned \[1.0, 0.0\], not one finite number"),
         ("nothing", "nothing returned None, not one finite number; does it lack a return?"),
@@ -109,5 +137,7 @@ def test_no_prompt_is_both_trained_on_and_held_out():
     train, held_out = own_task(rows, max).split(8, 4, seed=1)
     assert not set(train["prompt"]) & set(held_out["prompt"])
     assert own_task(rows, max).split(8, 0, seed=1)[0]["prompt"] is not None
-    with pytest.raises(ValueError, match="30 prompts are asked for, but rows has 18 rows, with 9 different prompts"):
+    with pytest.raises(
+        ValueError, match="30 prompts are asked for, but rows has 18 rows, with 9 different prompts"
+    ):
         own_task(rows, max).dataset(30)

@@ -1,4 +1,6 @@
-"""A prompt computed once for all its rollouts gives the numbers and gradients of one row per rollout."""
+"""A prompt computed once for all its rollouts gives the numbers and gradients of one row per
+rollout.
+"""
 
 import pytest
 import torch
@@ -9,20 +11,33 @@ from workbook.rollouts.scoring import PACKABLE, rollout_logps, sequence_logps
 
 def tiny(kind: str, **options):
     torch.manual_seed(0)
-    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
-    config = AutoConfig.for_model(kind, num_attention_heads=4, num_key_value_heads=2, **sizes | options)
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "head_dim": 8,
+    }
+    config = AutoConfig.for_model(
+        kind, num_attention_heads=4, num_key_value_heads=2, **sizes | options
+    )
     return AutoModelForCausalLM.from_config(config).eval()
 
 
 def batch(prompts=3, group=4, longest=12, new=5):
     """Prompts of unequal length, left-padded, each with rollouts of unequal length, in no order."""
     generator = torch.Generator().manual_seed(1)
-    lengths = torch.randint(4, longest + 1, (prompts,), generator=generator).repeat_interleave(group)
+    lengths = torch.randint(4, longest + 1, (prompts,), generator=generator).repeat_interleave(
+        group
+    )
     ids = torch.randint(0, 50, (prompts, longest), generator=generator).repeat_interleave(group, 0)
     mask = (torch.arange(longest) >= longest - lengths[:, None]).long()
     tokens = torch.randint(0, 50, (prompts * group, new), generator=generator)
-    alive = (torch.arange(new) < torch.randint(1, new + 1, (prompts * group, 1), generator=generator)).long()
-    order = torch.randperm(prompts * group, generator=generator)[:-1]  # one prompt has fewer rollouts
+    alive = (
+        torch.arange(new) < torch.randint(1, new + 1, (prompts * group, 1), generator=generator)
+    ).long()
+    # one prompt has fewer rollouts
+    order = torch.randperm(prompts * group, generator=generator)[:-1]
     return [x[order] for x in (ids, mask, tokens, alive)]
 
 
@@ -67,7 +82,9 @@ def test_what_cannot_be_packed_is_scored_row_by_row():
 
 @pytest.mark.parametrize(("words", "packed"), [(50, True), (5_000, False)])
 def test_rows_are_not_packed_where_that_holds_more_logits(words, packed):
-    """A prompt with one rollout beside one with all of a group's: the packed row of the first is mostly empty slots."""
+    """A prompt with one rollout beside one with all of a group's: the packed row of the first is
+    mostly empty slots.
+    """
     columns, model = batch(prompts=2, group=8), tiny("llama", vocab_size=words)
     same = (columns[0] == columns[0][0]).all(1)
     rows = torch.cat([same.nonzero(), (~same).nonzero()[:1]]).squeeze(1)

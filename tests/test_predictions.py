@@ -9,7 +9,14 @@ import pytest
 from workbook.book.chapters import find_chapters
 from workbook.places import predictions_file
 from workbook.views import predicting
-from workbook.views.predicting import PredictionForm, calibration, predict, question_of, read_predictions, reveal
+from workbook.views.predicting import (
+    PredictionForm,
+    calibration,
+    predict,
+    question_of,
+    read_predictions,
+    reveal,
+)
 
 SHARE, WAY = question_of(number=(0, 1)), question_of(choice=["up", "down"])
 CURVE = question_of(curve={"x": (1, 4, 16), "y": (0, 1), "x_title": "prompts", "y_title": "share"})
@@ -44,7 +51,11 @@ def record(key, about, guess, question="?"):
         (WAY, {"option": "left", "sure": 0.7}, "Choose one of up, down."),
         (WAY, {"option": "up", "sure": 0.4}, "The confidence must be a number from 0.5 to 1"),
         (CURVE, {"y": [0.1, 0.2]}, "Your curve needs 3 numbers, one at each of 1, 4, 16."),
-        (CURVE, {"y": [0.1, None, 0.3]}, "The height at 4 must be a number from 0 to 1; nothing is there yet."),
+        (
+            CURVE,
+            {"y": [0.1, None, 0.3]},
+            "The height at 4 must be a number from 0 to 1; nothing is there yet.",
+        ),
     ],
 )
 def test_a_guess_that_is_not_whole_is_answered_and_not_recorded(about, guess, words, file):
@@ -65,7 +76,9 @@ def test_running_cells_records_nothing_and_shows_no_answer(file):
     reveal("05-a", np.float32(0.25))
     answer = predicting._hidden["05-a"]
     assert (answer.text, answer.shown) == ("The answer is **0.25**.", False)
-    assert answer.picture()[0]["text/html"].startswith("<details><summary>Show the answer</summary>")
+    assert answer.picture()[0]["text/html"].startswith(
+        "<details><summary>Show the answer</summary>"
+    )
     assert not file.exists()
 
 
@@ -78,7 +91,10 @@ def test_a_prediction_opens_the_answer_that_waits_for_it():
     form.record(GUESS)
     assert answer.shown
     assert "outside your range" in answer.text
-    assert (read_predictions()["05-a"]["late"], read_predictions()["05-a"]["answer"]) == (False, 0.55)
+    assert (read_predictions()["05-a"]["late"], read_predictions()["05-a"]["answer"]) == (
+        False,
+        0.55,
+    )
 
 
 def test_a_guess_is_recorded_once(file, capsys):
@@ -86,9 +102,14 @@ def test_a_guess_is_recorded_once(file, capsys):
     form.record(GUESS | {"guess": 0.4})
     assert form.recorded.endswith(": 0.3 (80 % sure: 0.1 to 0.5).")
     reveal("05-a", 0.55)
-    assert "The answer is **0.55**: outside your range, 0.25 from your best guess." in capsys.readouterr().out
+    assert (
+        "The answer is **0.55**: outside your range, 0.25 from your best guess."
+        in capsys.readouterr().out
+    )
     assert PredictionForm("05-a", "?", SHARE).recorded == form.recorded
-    assert PredictionForm("05-a", "?", question_of(number=(0, 2))).recorded == "", "of another question it is none"
+    assert PredictionForm("05-a", "?", question_of(number=(0, 2))).recorded == "", (
+        "of another question it is none"
+    )
     calibration()
     assert "1 80 % ranges: mean distance 0.25; 0 held" in capsys.readouterr().out
 

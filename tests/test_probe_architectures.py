@@ -1,7 +1,9 @@
-"""Probes on small random models of a few architectures: tied, biased, capped, a mixture of experts, LoRA, NF4.
+"""Probes on small random models of a few architectures: tied, biased, capped, a mixture of experts,
+LoRA, NF4.
 
-Whatever the architecture: the policy stays bit for bit, a small step does what the derivative says, products of
-gradients are autograd's, and the closed form of the output layer is what training that layer alone does.
+Whatever the architecture: the policy stays bit for bit, a small step does what the derivative says,
+products of gradients are autograd's, and the closed form of the output layer is what training that
+layer alone does.
 """
 
 import copy
@@ -14,7 +16,14 @@ from small_run import nudge_adapters
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from workbook.policies.load import Policy, load_policy
-from workbook.probes import cancellation_index, gradient_products, masked_update, output_layer_step, token_flips, update
+from workbook.probes import (
+    cancellation_index,
+    gradient_products,
+    masked_update,
+    output_layer_step,
+    token_flips,
+    update,
+)
 from workbook.probes.categories import categorized
 from workbook.probes.step import FIELDS, logps
 from workbook.rollouts.sample import sample_rollouts
@@ -23,12 +32,24 @@ from workbook.tasks import get_task
 from workbook.theory.advantages import group_advantages
 from workbook.theory.weights import update_weights
 
-SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16}
+SMALL = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "head_dim": 16,
+}
 SMALL |= {"num_key_value_heads": 2, "max_position_embeddings": 64, "attention_dropout": 0.0}
 SMALL |= {"initializer_range": 0.3}  # so that logits, and with them probabilities, differ
 ARCHITECTURES = {
     "llama, tied": {"model_type": "llama", "tie_word_embeddings": True},
-    "gpt2": {"model_type": "gpt2", "n_positions": 64, "attn_pdrop": 0.1, "resid_pdrop": 0.1, "embd_pdrop": 0.1},
+    "gpt2": {
+        "model_type": "gpt2",
+        "n_positions": 64,
+        "attn_pdrop": 0.1,
+        "resid_pdrop": 0.1,
+        "embd_pdrop": 0.1,
+    },
     "phi": {"model_type": "phi", "tie_word_embeddings": False},  # its head has a bias
     "gemma2": {"model_type": "gemma2", "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 16},
     "granite": {"model_type": "granite", "logits_scaling": 4.0},
@@ -39,18 +60,30 @@ LLAMA = {"model_type": "llama", "tie_word_embeddings": False}
 ROTARY = {"rope_theta": 100.0, "factor": 4.0, "short_factor": [1.0] * 8, "long_factor": [3.0] * 8}
 BASES = {"dynamic": LLAMA | {"max_position_embeddings": 16}}
 BASES |= {"longrope": {"model_type": "phi3", "original_max_position_embeddings": 16}}
-VARYING = {kind: base | {"rope_parameters": ROTARY | {"rope_type": kind}} for kind, base in BASES.items()}
-WIDE = LLAMA | {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32}  # as 4 bits on a CPU need it
-MIXTURE = {"model_type": "olmoe", "num_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}
+VARYING = {
+    kind: base | {"rope_parameters": ROTARY | {"rope_type": kind}} for kind, base in BASES.items()
+}
+# as 4 bits on a CPU need it
+WIDE = LLAMA | {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32}
+MIXTURE = {
+    "model_type": "olmoe",
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "tie_word_embeddings": False,
+}
 ADAPTED = ("lora", "nf4 and lora")
 
 
 def tiny(name: str, dtype=torch.float64) -> Policy:
     """A small random model of the architecture, with the bundled policy's tokenizer."""
     tokenizer = load_policy("bundled").tokenizer
-    settings = SMALL | {"olmoe": MIXTURE, "llama": LLAMA, "llama, wide": WIDE, **VARYING, **ARCHITECTURES}[name]
+    settings = (
+        SMALL
+        | {"olmoe": MIXTURE, "llama": LLAMA, "llama, wide": WIDE, **VARYING, **ARCHITECTURES}[name]
+    )
     ends = {f"{end}_token_id": getattr(tokenizer, f"{end}_token_id") for end in ("bos", "eos")}
-    ends["pad_token_id"] = None  # else a padding token that was sampled gets no gradient where it is read
+    # else a padding token that was sampled gets no gradient where it is read
+    ends["pad_token_id"] = None
     config = AutoConfig.for_model(**settings, vocab_size=len(tokenizer), **ends)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
@@ -71,7 +104,9 @@ def adapted(folder, quantization) -> Policy:
 
 
 def drawn(policy: Policy):
-    """Three prompts with four rollouts each, with rewards of our own, since a random model earns none."""
+    """Three prompts with four rollouts each, with rewards of our own, since a random model earns
+    none.
+    """
     rollouts = sample_rollouts(policy, get_task("chain"), 3, 4, seed=1, max_new_tokens=10)
     rewards = torch.tensor([1.0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 0, 0], dtype=rollouts.rewards.dtype)
     advantages = group_advantages(rewards, rollouts.group_ids, "grpo")
@@ -100,7 +135,9 @@ def identical(policy, before) -> bool:
 def gradient_of_the_objective(policy, rollouts):
     """By autograd, from the definition: sum over tokens of w A log pi."""
     alive = rollouts.completion_mask.bool()
-    weights = update_weights(rollouts.old_logps, rollouts.old_logps, alive, rollouts.advantages, aggregate="dr_grpo")
+    weights = update_weights(
+        rollouts.old_logps, rollouts.old_logps, alive, rollouts.advantages, aggregate="dr_grpo"
+    )
     now, _ = sequence_logps(policy.model, *(getattr(rollouts, name) for name in FIELDS))
     trained = [p for p in policy.model.parameters() if p.requires_grad]
     objective = (weights * rollouts.advantages[:, None] * now * alive).sum()
@@ -108,19 +145,27 @@ def gradient_of_the_objective(policy, rollouts):
 
 
 def test_a_small_step_moves_each_token_as_the_derivative_says(case):
-    """Half the difference of a step and of its opposite, in which the second order cancels, against autograd."""
+    """Half the difference of a step and of its opposite, in which the second order cancels, against
+    autograd.
+    """
     _, policy, rollouts = case
     before, lr = everything(policy), 3e-4
     opposite = replace(rollouts, advantages=-rollouts.advantages)
-    forth, back = (token_flips(policy, one, "sgd", lr=lr)["dlogp"].to_numpy() for one in (rollouts, opposite))
+    forth, back = (
+        token_flips(policy, one, "sgd", lr=lr)["dlogp"].to_numpy() for one in (rollouts, opposite)
+    )
     now, trained, step = gradient_of_the_objective(policy, rollouts)
     picked = torch.randperm(len(forth), generator=torch.Generator().manual_seed(0))[:8]
     slopes = []
     for logp in now[rollouts.completion_mask.bool()][picked]:
         own = torch.autograd.grad(logp, trained, retain_graph=True, allow_unused=True)
-        slopes.append(sum((a * b).sum() for a, b in zip(own, step, strict=True) if a is not None).item())
+        slopes.append(
+            sum((a * b).sum() for a, b in zip(own, step, strict=True) if a is not None).item()
+        )
     largest = np.abs(slopes).max()
-    np.testing.assert_allclose((forth - back)[picked] / (2 * lr), slopes, rtol=0, atol=0.01 * largest)
+    np.testing.assert_allclose(
+        (forth - back)[picked] / (2 * lr), slopes, rtol=0, atol=0.01 * largest
+    )
     assert largest > 0.1
     assert identical(policy, before)
 
@@ -142,7 +187,9 @@ def test_probes_are_finite_and_leave_nothing(case):
 
 
 def test_an_output_layer_trained_alone_does_what_the_closed_form_says(case):
-    """For a tied model this takes a copy that is not: the formula is about a head that moves by itself."""
+    """For a tied model this takes a copy that is not: the formula is about a head that moves by
+    itself.
+    """
     _, policy, rollouts = case
     lr, alive = 0.5, rollouts.completion_mask.bool()
     chosen = alive & (torch.arange(alive.shape[1]) % 2 == 0)
@@ -151,7 +198,11 @@ def test_an_output_layer_trained_alone_does_what_the_closed_form_says(case):
     alone = copy.deepcopy(policy)
     head = alone.model.get_output_embeddings()
     head.weight = torch.nn.Parameter(head.weight.detach().clone())
-    names = [name for name, p in alone.model.named_parameters() if any(p is own for own in head.parameters())]
+    names = [
+        name
+        for name, p in alone.model.named_parameters()
+        if any(p is own for own in head.parameters())
+    ]
     start = logps(alone, rollouts)
     update(alone, rollouts, "sgd", lr, chosen=chosen, parameters=names)
     change = (logps(alone, rollouts) - start)[alive].numpy()
@@ -161,7 +212,9 @@ def test_an_output_layer_trained_alone_does_what_the_closed_form_says(case):
 
 
 def test_couplings_are_inner_products_of_gradients(case):
-    """kernel: of the output layer's weights, product: of all trained ones, both against autograd token by token."""
+    """kernel: of the output layer's weights, product: of all trained ones, both against autograd
+    token by token.
+    """
     _, policy, rollouts = case
     before, first = everything(policy), rollouts.select(slice(0, 4))
     pairs = gradient_products(policy, first, anchors=2, seed=1)
@@ -175,9 +228,16 @@ def test_couplings_are_inner_products_of_gradients(case):
         ("kernel", apart, list(head.parameters())),
         ("product", policy, [p for p in policy.model.parameters() if p.requires_grad]),
     ):
-        now = sequence_logps(one.model, *(getattr(first, name) for name in FIELDS))[0][first.completion_mask.bool()]
-        gradients = [torch.autograd.grad(now[i], weights, retain_graph=True, allow_unused=True) for i in picked]
-        flat = [torch.cat([g.flatten().double() for g in row if g is not None]) for row in gradients]
+        now = sequence_logps(one.model, *(getattr(first, name) for name in FIELDS))[0][
+            first.completion_mask.bool()
+        ]
+        gradients = [
+            torch.autograd.grad(now[i], weights, retain_graph=True, allow_unused=True)
+            for i in picked
+        ]
+        flat = [
+            torch.cat([g.flatten().double() for g in row if g is not None]) for row in gradients
+        ]
         measured = pairs[pairs["anchor"] == picked[0]].set_index("other")[column][picked]
         expected = np.array([float(flat[0] @ other) for other in flat])
         loose = 0.02 if pairs["method"].iloc[0] == "difference" and column == "product" else 1e-3
@@ -209,7 +269,9 @@ class Bent:
 
 
 def mixture_at_a_boundary() -> Policy:
-    """OLMoE whose experts 0 and 1 are all but equally likely, so that the smallest step sends tokens elsewhere."""
+    """OLMoE whose experts 0 and 1 are all but equally likely, so that the smallest step sends
+    tokens elsewhere.
+    """
     policy = tiny("olmoe", torch.float32)
     for layer in policy.model.model.layers:
         router = layer.mlp.gate.weight.data
@@ -231,21 +293,29 @@ def test_products_beside_a_routing_boundary_are_exact():
         torch.autograd.grad(now[i], weights, retain_graph=True, materialize_grads=True)
         for i in (anchor, *range(len(now)))
     )
-    expected = [float(sum((a * b).sum() for a, b in zip(own, other, strict=True))) for other in others]
+    expected = [
+        float(sum((a * b).sum() for a, b in zip(own, other, strict=True))) for other in others
+    ]
     products = pairs.sort_values("other")["product"]
     np.testing.assert_allclose(products, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("name", VARYING)
 def test_rotary_embeddings_that_vary_with_the_batch_are_kept_from_it(name):
-    """Within the length up to which they stay the same they are scored right; beyond it they are refused."""
+    """Within the length up to which they stay the same they are scored right; beyond it they are
+    refused.
+    """
     policy = tiny(name, torch.float32)
     rollouts = sample_rollouts(policy, get_task("chain"), 3, 4, seed=1, max_new_tokens=6)
     rows = [rollouts.select(torch.tensor([i])) for i in range(len(rollouts.rewards))]
-    alone = [sequence_logps(policy.model, *(getattr(row, field) for field in FIELDS))[0] for row in rows]
+    alone = [
+        sequence_logps(policy.model, *(getattr(row, field) for field in FIELDS))[0] for row in rows
+    ]
     torch.testing.assert_close(rollouts.old_logps, torch.cat(alone), atol=1e-5, rtol=1e-4)
     with pytest.raises(ValueError, match="changes its rotary embedding beyond 16 tokens"):
         sample_rollouts(policy, get_task("chain"), 3, 4, seed=1, max_new_tokens=7)
     longer = rollouts.completion_ids.repeat(1, 2)
     with pytest.raises(ValueError, match="keep prompt and completion, here 22, within them"):
-        sequence_logps(policy.model, rollouts.prompt_ids, rollouts.prompt_mask, longer, torch.ones_like(longer))
+        sequence_logps(
+            policy.model, rollouts.prompt_ids, rollouts.prompt_mask, longer, torch.ones_like(longer)
+        )

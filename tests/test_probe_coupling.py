@@ -1,4 +1,6 @@
-"""Coupling of real tokens against explicit gradients, token by token, for all weights and for adapters."""
+"""Coupling of real tokens against explicit gradients, token by token, for all weights and for
+adapters.
+"""
 
 from dataclasses import replace
 
@@ -56,28 +58,40 @@ def make_rollouts():
 
 def gradients(policy, rollouts, parameters):
     """The gradient of every completion token's log-probability, one after the other."""
-    fields = (rollouts.prompt_ids, rollouts.prompt_mask, rollouts.completion_ids, rollouts.completion_mask)
+    fields = (
+        rollouts.prompt_ids,
+        rollouts.prompt_mask,
+        rollouts.completion_ids,
+        rollouts.completion_mask,
+    )
     logps = sequence_logps(policy.model, *fields)[0][rollouts.completion_mask.bool()]
     rows = []
     for logp in logps:
         gradients = torch.autograd.grad(logp, parameters, retain_graph=True, allow_unused=True)
         pairs = zip(gradients, parameters, strict=True)
-        rows.append(torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs]))
+        rows.append(
+            torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs])
+        )
     return torch.stack(rows), logps.exp().detach()
 
 
 @pytest.mark.parametrize("kind", ["untied", "tied", "lora"])
 @pytest.mark.parametrize("method", ["jvp", "difference"])
 def test_products_are_those_of_explicit_gradients(kind, method):
-    policy = make_policy(**({"lora": 2} if kind == "lora" else {"tie_word_embeddings": kind == "tied"}))
+    policy = make_policy(
+        **({"lora": 2} if kind == "lora" else {"tie_word_embeddings": kind == "tied"})
+    )
     rollouts = make_rollouts()
     before = {name: p.clone() for name, p in policy.model.state_dict().items()}
     pairs = gradient_products(policy, rollouts, anchors=6, cuts=CUTS, method=method)
     trained = [p for p in policy.model.parameters() if p.requires_grad]
     rows, p = gradients(policy, rollouts, trained)
     expected = (rows @ rows.T).numpy()[pairs["anchor"], pairs["other"]]
-    near = 1e-5 if method == "jvp" else 5e-3  # Llama's norms are float32 at any dtype; a difference has curvature
-    np.testing.assert_allclose(pairs["product"], expected, rtol=0, atol=near * np.abs(expected).max())
+    # Llama's norms are float32 at any dtype; a difference has curvature
+    near = 1e-5 if method == "jvp" else 5e-3
+    np.testing.assert_allclose(
+        pairs["product"], expected, rtol=0, atol=near * np.abs(expected).max()
+    )
     assert set(pairs["method"]) == {method}
     np.testing.assert_allclose(pairs["p_other"], p.numpy()[pairs["other"]], rtol=1e-6)
     itself = pairs[pairs["where"] == "itself"]
@@ -100,7 +114,9 @@ def test_kinds_of_pairs_are_counted_as_a_loop_counts_them():
     table, kernel = rollouts.token_table(), (rows @ rows.T).numpy()
     by_place, prefix = {}, []
     for _, row in table.iterrows():
-        prefix.append((row["group"], *rollouts.completion_ids[row["rollout"], : row["position"]].tolist()))
+        prefix.append(
+            (row["group"], *rollouts.completion_ids[row["rollout"], : row["position"]].tolist())
+        )
     for i in range(len(table)):
         for j in range(i):
             a, b = table.loc[i], table.loc[j]
@@ -111,9 +127,9 @@ def test_kinds_of_pairs_are_counted_as_a_loop_counts_them():
             sign = a["advantage"] * b["advantage"]
             signs = "same" if sign > 0 else "opposite" if sign < 0 else "none"
             bins = sorted(int(sum(x >= cut for cut in CUTS)) for x in (p[i], p[j]))
-            by_place.setdefault((a["group"], a["token_id"] == b["token_id"], where, signs, *bins), []).append(
-                kernel[i, j]
-            )
+            by_place.setdefault(
+                (a["group"], a["token_id"] == b["token_id"], where, signs, *bins), []
+            ).append(kernel[i, j])
     cells = coupling_by_confidence(policy, rollouts, CUTS).set_index(CELL)
     assert set(cells.index) == set(by_place)
     assert len(cells["pairs"]) > 12
@@ -131,7 +147,10 @@ def test_kinds_of_pairs_are_counted_as_a_loop_counts_them():
         ({"method": "magic"}, "method='magic' is unknown: choose one of auto, jvp, difference"),
         ({"parameters": "lora"}, "this policy has no LoRA adapter"),
         ({"parameters": "head"}, "parameters='head' is unknown"),
-        ({"parameters": [torch.nn.Parameter(torch.ones(1))]}, "must name weights that this policy trains"),
+        (
+            {"parameters": [torch.nn.Parameter(torch.ones(1))]},
+            "must name weights that this policy trains",
+        ),
         ({"cuts": (0.5, 0.2)}, r"cuts=\[0.5, 0.2\] must be probabilities between 0 and 1"),
     ],
 )
@@ -147,7 +166,9 @@ def few_rollouts(table):
     one, nothing = torch.ones(len(table), 1, dtype=torch.long), torch.zeros(len(table))
     advantages = torch.tensor([advantage for advantage, _ in table])
     alive = torch.ones_like(ids)
-    return Rollouts(one, one, ids, alive, nothing.long(), nothing, advantages, logps, torch.zeros_like(logps))
+    return Rollouts(
+        one, one, ids, alive, nothing.long(), nothing, advantages, logps, torch.zeros_like(logps)
+    )
 
 
 SAID = [
@@ -180,8 +201,12 @@ def test_followers_are_sorted_by_what_they_share_with_the_pushing_token():
     for kind, rows in expected.items():
         values = moved["dlogp"].iloc[rows]
         assert kinds.loc[kind, "tokens"] == len(rows)
-        np.testing.assert_allclose(kinds.loc[kind, ["dlogp", "size"]], [values.mean(), values.abs().mean()])
+        np.testing.assert_allclose(
+            kinds.loc[kind, ["dlogp", "size"]], [values.mean(), values.abs().mean()]
+        )
         assert kinds.loc[kind, "predicted"] == -kinds.loc[kind, "dlogp"]
     moved["chosen"] = True
-    with pytest.raises(ValueError, match="followers needs one prompt and one pushing token; 4 tokens push here"):
+    with pytest.raises(
+        ValueError, match="followers needs one prompt and one pushing token; 4 tokens push here"
+    ):
         followers(rollouts, moved)

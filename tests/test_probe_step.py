@@ -29,7 +29,9 @@ def test_an_sgd_step_is_the_gradient_of_the_objective(sampled):
     now, _ = sequence_logps(policy.model, *(getattr(rollouts, name) for name in FIELDS))
     scale = rollouts.completion_mask.shape[0] * rollouts.completion_mask.shape[1]
     objective = (rollouts.advantages[:, None] * now * rollouts.completion_mask).sum() / scale
-    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(objective, list(policy.model.parameters()))])
+    gradient = torch.cat(
+        [g.flatten() for g in torch.autograd.grad(objective, list(policy.model.parameters()))]
+    )
     mine = private_copy(policy)
     (norm,) = update(mine, rollouts, "sgd", lr=lr)
     torch.testing.assert_close(weights(mine), start + lr * gradient, atol=1e-5, rtol=1e-4)
@@ -58,7 +60,9 @@ def test_a_private_copy_moves_alone_and_shares_what_is_frozen(sampled):
 def test_pushes_of_two_halves_add_up(sampled):
     policy, rollouts = sampled
     start, steps = weights(policy), []
-    half = torch.rand(rollouts.completion_mask.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    half = (
+        torch.rand(rollouts.completion_mask.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    )
     for chosen in (half, ~half, None):
         mine = private_copy(policy)
         update(mine, rollouts, "sgd", lr=1.0, chosen=chosen)
@@ -67,7 +71,9 @@ def test_pushes_of_two_halves_add_up(sampled):
 
 
 def test_further_steps_are_clipped(sampled):
-    """Beyond the range nothing pushes further: the clipped objective leaves the weights nearer to the start."""
+    """Beyond the range nothing pushes further: the clipped objective leaves the weights nearer to
+    the start.
+    """
     policy, rollouts = sampled
     moved, start = {}, logps(policy, rollouts)
     for clip in (None, (0.001, 0.001)):
@@ -95,7 +101,9 @@ def test_only_rollouts_that_push_are_computed_and_none_is_fine(sampled):
     )
     mine = private_copy(policy)
     update(mine, rollouts, "sgd", 0.1)
-    nothing = update(mine, rollouts, "sgd", 0.1, chosen=torch.zeros_like(rollouts.completion_mask).bool())
+    nothing = update(
+        mine, rollouts, "sgd", 0.1, chosen=torch.zeros_like(rollouts.completion_mask).bool()
+    )
     handle.remove()
     assert sum(seen) == int((rollouts.advantages != 0).sum()) + 1
     assert nothing.item() == 0
@@ -118,11 +126,18 @@ def test_matched_learning_rates_move_tokens_equally_far(sampled):
 
 def test_along_training_measures_a_moving_copy(sampled):
     policy, _ = sampled
-    start, seen, steps, sizes = weights(policy), [], [], {"prompts": 4, "group_size": 4, "lr": 1e-3, "every": 2}
+    start, seen, steps, sizes = (
+        weights(policy),
+        [],
+        [],
+        {"prompts": 4, "group_size": 4, "lr": 1e-3, "every": 2},
+    )
     for step, trained, rollouts in along_training(policy, get_task("chain"), 3, **sizes):
         steps.append(step)
         seen.append(weights(trained))
-        torch.testing.assert_close(logps(trained, rollouts), rollouts.old_logps, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            logps(trained, rollouts), rollouts.old_logps, atol=1e-4, rtol=1e-4
+        )
     assert steps == [0, 2, 3]
     assert torch.equal(seen[0], start)
     assert not torch.equal(seen[1], seen[0])
@@ -135,7 +150,9 @@ def flat(model) -> torch.Tensor:
 
 
 def one_step_of(make_trainer, optim, **settings):
-    """TRL's own trainer takes one optimizer step; the batch it took it on, and its weights before and after."""
+    """TRL's own trainer takes one optimizer step; the batch it took it on, and its weights before
+    and after.
+    """
     from trl import GRPOConfig, GRPOTrainer
 
     class Recording(GRPOTrainer):
@@ -143,7 +160,12 @@ def one_step_of(make_trainer, optim, **settings):
             self.seen = super()._prepare_inputs(generation_batch)
             return self.seen
 
-    whole = {"per_device_train_batch_size": 32, "steps_per_generation": 1, "max_steps": 1, "optim": optim}
+    whole = {
+        "per_device_train_batch_size": 32,
+        "steps_per_generation": 1,
+        "max_steps": 1,
+        "optim": optim,
+    }
     trainer = make_trainer(Recording, GRPOConfig, **whole | settings)
     before = flat(trainer.model)
     trainer.train()
@@ -152,11 +174,13 @@ def one_step_of(make_trainer, optim, **settings):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("name", "optim", "lr", "tolerance"), [("sgd", "sgd", 0.5, 1e-4), ("adam", "adamw_torch", 1e-3, 1e-2)]
+    ("name", "optim", "lr", "tolerance"),
+    [("sgd", "sgd", 0.5, 1e-4), ("adam", "adamw_torch", 1e-3, 1e-2)],
 )
 @pytest.mark.parametrize("aggregate", ["dr_grpo", "grpo"])
 def test_the_step_is_that_of_trls_trainer(make_trainer, name, optim, lr, tolerance, aggregate):
-    """TRL's dr_grpo divides by the longest completion allowed, ours by the longest there is: a factor on SGD's rate.
+    """TRL's dr_grpo divides by the longest completion allowed, ours by the longest there is: a
+    factor on SGD's rate.
 
     Its AdamW has no weight decay by default, which makes it Adam.
     """
@@ -177,7 +201,8 @@ def test_the_step_is_that_of_trls_trainer(make_trainer, name, optim, lr, toleran
 def test_what_does_not_move_has_changed_by_exactly_nothing(sampled):
     policy, rollouts = sampled
     some = torch.zeros_like(rollouts.completion_mask, dtype=torch.bool)
-    some[rollouts.advantages.abs().argmax()] = True  # the others are scored apart, as they push nothing
+    # the others are scored apart, as they push nothing
+    some[rollouts.advantages.abs().argmax()] = True
     for chosen in (None, some):
         mine = private_copy(policy)
         assert not logp_change(mine, rollouts, "sgd", lr=0.0, chosen=chosen, batch_size=5).any()
@@ -185,4 +210,5 @@ def test_what_does_not_move_has_changed_by_exactly_nothing(sampled):
         mine = private_copy(policy)
         moved = logp_change(mine, rollouts, "sgd", lr=0.5, chosen=chosen, batch_size=5)
         torch.testing.assert_close(moved, logps(mine, rollouts) - before, atol=1e-5, rtol=1e-4)
-        assert (moved[rollouts.completion_mask.bool()] != 0).float().mean() > 0.5  # the rest are all but certain
+        # the rest are all but certain
+        assert (moved[rollouts.completion_mask.bool()] != 0).float().mean() > 0.5

@@ -1,4 +1,6 @@
-"""Probes on the bundled policy: what they measure is what a real step does, and the policy is left as it was."""
+"""Probes on the bundled policy: what they measure is what a real step does, and the policy is left
+as it was.
+"""
 
 from dataclasses import replace
 
@@ -55,7 +57,16 @@ def test_dlogp_is_what_the_step_did(sampled):
 
 
 def test_shares_are_counted_prompt_by_prompt():
-    table = flips([(0, 1, 0.5, 1), (0, 1, -0.5, 2), (0, -1, 0.5, 1), (1, 1, 0.0, 1), (1, -1, -0.5, 2), (2, 1, 9, 1)])
+    table = flips(
+        [
+            (0, 1, 0.5, 1),
+            (0, 1, -0.5, 2),
+            (0, -1, 0.5, 1),
+            (1, 1, 0.0, 1),
+            (1, -1, -0.5, 2),
+            (2, 1, 9, 1),
+        ]
+    )
     shares = flip_shares(table, eps=0.1).set_index(["change", "quantity"])["mean"]
     assert shares["boosted", "positive"] == pytest.approx(0.25)  # prompt 2 has no negative rollout
     assert shares["stable", "positive"] == pytest.approx(0.5)
@@ -68,7 +79,9 @@ def test_shares_are_counted_prompt_by_prompt():
 def test_distance_tells_followers_from_the_indifferent():
     rng = np.random.default_rng(0)
     groups, signs = np.repeat(np.arange(40), 50), np.tile([1, -1], 1000)
-    follow = pd.DataFrame({"group": groups, "advantage": signs, "dlogp": 0.5 * signs, "token_id": 0})
+    follow = pd.DataFrame(
+        {"group": groups, "advantage": signs, "dlogp": 0.5 * signs, "token_id": 0}
+    )
     assert flip_distance(follow).mean == 1
     alike = follow.assign(dlogp=rng.normal(size=len(groups)))
     assert flip_distance(alike).low < 0.05
@@ -78,10 +91,14 @@ def test_matched_tokens_occur_equally_often_on_both_sides(sampled):
     policy, rollouts = sampled
     table = token_flips(policy, rollouts, "sgd", lr=0.1)
     matched = frequency_matched(table)
-    counts = matched.groupby(["group", "token_id"])["advantage"].agg([lambda a: (a > 0).sum(), lambda a: (a < 0).sum()])
+    counts = matched.groupby(["group", "token_id"])["advantage"].agg(
+        [lambda a: (a > 0).sum(), lambda a: (a < 0).sum()]
+    )
     assert (counts.iloc[:, 0] == counts.iloc[:, 1]).all()
     both = table[table["advantage"] != 0].groupby(["group", "token_id"])["advantage"]
-    most = 2 * np.minimum((both.agg(lambda a: (a > 0).sum())), both.agg(lambda a: (a < 0).sum())).sum()
+    most = (
+        2 * np.minimum((both.agg(lambda a: (a > 0).sum())), both.agg(lambda a: (a < 0).sum())).sum()
+    )
     assert len(matched) == most
     assert list(matched.columns) == list(table.columns)
 
@@ -108,7 +125,9 @@ def test_tokens_are_chosen_by_every_condition(sampled):
     assert (rollouts.completion_ids[chosen] == token).all()
     assert (rollouts.old_logps[chosen].exp() <= 0.5).all()
     assert (rollouts.advantages[chosen.any(1)] > 0).all()
-    with pytest.raises(ValueError, match=r"No token fits token_id=-1, confidence=\(0.0, 1.0\), sign=1\."):
+    with pytest.raises(
+        ValueError, match=r"No token fits token_id=-1, confidence=\(0.0, 1.0\), sign=1\."
+    ):
         choose_tokens(rollouts, -1, sign=1)
 
 
@@ -123,7 +142,9 @@ def test_the_index_is_net_over_absolute_signal(sampled):
     assert table[["type_index", "coupled_index"]].abs().max().max() <= 1 + 1e-9
     assert (
         table.groupby("group")
-        .apply(lambda g: (g["frequency"] / g.groupby("token_id")["frequency"].transform("size")).sum())
+        .apply(
+            lambda g: (g["frequency"] / g.groupby("token_id")["frequency"].transform("size")).sum()
+        )
         .round(9)
         .eq(1)
         .all()
@@ -136,7 +157,9 @@ def test_the_coupled_push_foretells_a_step_better_than_the_own_advantage(sampled
     policy, rollouts = sampled
     table = cancellation_index(policy, rollouts)
     table["dlogp"] = token_flips(policy, rollouts, "sgd", lr=0.1)["dlogp"]
-    means = predicts(table, ["coupled_push", "advantage", "group"]).set_index(["predictor", "measure"])["mean"]
+    means = predicts(table, ["coupled_push", "advantage", "group"]).set_index(
+        ["predictor", "measure"]
+    )["mean"]
     assert "group" not in means.index.get_level_values(0)  # it varies in no prompt
     assert means["coupled_push", "rank correlation"] > means["advantage", "rank correlation"]
     assert means["coupled_push", "AUROC"] > 0.6

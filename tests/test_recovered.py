@@ -1,4 +1,6 @@
-"""Credit recovered: against every completion of a tiny chain, a real small step, and explicit Jacobians."""
+"""Credit recovered: against every completion of a tiny chain, a real small step, and explicit
+Jacobians.
+"""
 
 import itertools
 import math
@@ -18,7 +20,13 @@ from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.tasks import get_task
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS
-from workbook.theory.decomposition import context_index, expected_gain, ideal_pushes, realised_pushes, split_pushes
+from workbook.theory.decomposition import (
+    context_index,
+    expected_gain,
+    ideal_pushes,
+    realised_pushes,
+    split_pushes,
+)
 
 WORDS, LENGTH = 2, 3
 COMPLETIONS = torch.tensor(list(itertools.product(range(WORDS), repeat=LENGTH)))  # (8, 3)
@@ -29,8 +37,15 @@ REWARDS = torch.tensor([0.0, 1, 1, 0, 0, 0, 1, 0])  # of each completion
 def tiny():
     """A Llama of two words in double precision, with what it thinks of every completion."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = LlamaConfig(vocab_size=WORDS, initializer_range=0.8, eos_token_id=None, pad_token_id=None, **sizes)
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    config = LlamaConfig(
+        vocab_size=WORDS, initializer_range=0.8, eos_token_id=None, pad_token_id=None, **sizes
+    )
     policy = Policy(LlamaForCausalLM(config).double().eval(), None, {})
     every = logps(policy, batch(COMPLETIONS, 8))  # (8, 3)
     return SimpleNamespace(policy=policy, chances=every.sum(1).exp(), steps=every.exp())
@@ -61,12 +76,20 @@ def value_after(chances, prefix) -> float:
 def values_of(tiny, completions) -> TokenValues:
     q = torch.tensor(
         [
-            [[value_after(tiny.chances, [*row[:t], word]) for word in range(WORDS)] for t in range(LENGTH)]
+            [
+                [value_after(tiny.chances, [*row[:t], word]) for word in range(WORDS)]
+                for t in range(LENGTH)
+            ]
             for row in completions.tolist()
         ]
     ).double()
     after = q.gather(2, completions.unsqueeze(2)).squeeze(2)
-    before = torch.tensor([[value_after(tiny.chances, row[:t]) for t in range(LENGTH)] for row in completions.tolist()])
+    before = torch.tensor(
+        [
+            [value_after(tiny.chances, row[:t]) for t in range(LENGTH)]
+            for row in completions.tolist()
+        ]
+    )
     ids = torch.arange(WORDS).expand(*completions.shape, WORDS)
     prompt = torch.full((len(completions),), value_after(tiny.chances, [])).double()
     return TokenValues(q, ids, 0 * after, before.double(), after, after > -1, prompt)
@@ -75,20 +98,26 @@ def values_of(tiny, completions) -> TokenValues:
 def groups_of(tiny, size):
     """Every multiset of completions of this size, with its probability."""
     for rows in itertools.combinations_with_replacement(range(len(COMPLETIONS)), size):
-        orders = math.factorial(size) / math.prod(math.factorial(rows.count(row)) for row in set(rows))
+        orders = math.factorial(size) / math.prod(
+            math.factorial(rows.count(row)) for row in set(rows)
+        )
         yield list(rows), orders * float(tiny.chances[list(rows)].prod())
 
 
 def exact(tiny):
     """Gradient of the enumerated expected reward."""
     model = tiny.policy.model
-    logits = model(torch.cat([torch.zeros(8, 1, dtype=torch.long), COMPLETIONS], dim=1)).logits[:, :-1]
+    logits = model(torch.cat([torch.zeros(8, 1, dtype=torch.long), COMPLETIONS], dim=1)).logits[
+        :, :-1
+    ]
     chosen = logits.log_softmax(-1).gather(2, COMPLETIONS.unsqueeze(2)).sum((1, 2))
     parts = torch.autograd.grad((chosen.exp() * REWARDS).sum(), list(model.parameters()))
     return torch.cat([part.flatten() for part in parts])
 
 
-@pytest.mark.parametrize(("size", "rules"), [(2, ["dr_grpo", "oracle", "positive_only"]), (3, ["grpo"])])
+@pytest.mark.parametrize(
+    ("size", "rules"), [(2, ["dr_grpo", "oracle", "positive_only"]), (3, ["grpo"])]
+)
 def test_expectation_over_every_completion_of_a_tiny_chain(tiny, size, rules):
     sums = {rule: torch.zeros(3, len(exact(tiny))).double() for rule in rules}
     expected = {rule: torch.zeros(len(exact(tiny))).double() for rule in rules}
@@ -97,13 +126,15 @@ def test_expectation_over_every_completion_of_a_tiny_chain(tiny, size, rules):
         pushes = Pushes(tiny.policy, rollouts, values_of(tiny, rollouts.completion_ids))
         for rule in rules:
             parts = pushes.split(rule, 0)
-            constant = split_pushes(pushes.realised, pushes.ideal, pushes.gain, scale=1.0)  # the same for every group
+            # the same for every group
+            constant = split_pushes(pushes.realised, pushes.ideal, pushes.gain, scale=1.0)
             signal, noise, total = pushes.directions([constant.signal, parts.noise, parts.total])
             sums[rule] += chance * torch.stack([signal, noise, total])
             expected[rule] += chance * float(pushes.gain[0]) * signal
     for rule, (signal, noise, total) in sums.items():
         size_of = exact(tiny).norm()
-        assert float((signal - exact(tiny)).norm() / size_of) < 1e-6  # the signal is the exact policy gradient
+        # the signal is the exact policy gradient
+        assert float((signal - exact(tiny)).norm() / size_of) < 1e-6
         assert float(noise.norm() / size_of) < 1e-6
         assert float((total - expected[rule]).norm() / size_of) < 1e-6
         assert float((total - brute_force(tiny, rule, size)).norm() / size_of) < 1e-6
@@ -113,19 +144,27 @@ def test_expectation_over_every_completion_of_a_tiny_chain(tiny, size, rules):
 
 
 def brute_force(tiny, rule, size):
-    """Expected update by E[A | completion] over all groups in order, one backward pass, and no context anywhere."""
+    """Expected update by E[A | completion] over all groups in order, one backward pass, and no
+    context anywhere.
+    """
     model = tiny.policy.model
-    logits = model(torch.cat([torch.zeros(8, 1, dtype=torch.long), COMPLETIONS], dim=1)).logits[:, :-1]
+    logits = model(torch.cat([torch.zeros(8, 1, dtype=torch.long), COMPLETIONS], dim=1)).logits[
+        :, :-1
+    ]
     scored = logits.log_softmax(-1).gather(2, COMPLETIONS.unsqueeze(2)).squeeze(2)
     if rule == "oracle":
         advantages = values_of(tiny, COMPLETIONS).credit
     else:
         orders = torch.tensor(list(itertools.product(range(8), repeat=size)))  # (8^G, G)
         groups = torch.arange(len(orders)).repeat_interleave(size)
-        given = group_advantages(REWARDS[orders].flatten().double(), groups, rule).view_as(orders)[:, 0]
+        given = group_advantages(REWARDS[orders].flatten().double(), groups, rule).view_as(orders)[
+            :, 0
+        ]
         others = tiny.chances[orders[:, 1:]].prod(1)
         advantages = torch.zeros(8).double().index_add(0, orders[:, 0], others * given).unsqueeze(1)
-    parts = torch.autograd.grad((tiny.chances.unsqueeze(1) * advantages * scored).sum(), list(model.parameters()))
+    parts = torch.autograd.grad(
+        (tiny.chances.unsqueeze(1) * advantages * scored).sum(), list(model.parameters())
+    )
     return torch.cat([part.flatten() for part in parts])
 
 
@@ -143,7 +182,10 @@ def test_gain_against_every_batch_of_two_prompts(rule):
     gains = expected_gain(rule, values, 2)
     for first in (0, 2):  # a rollout of each prompt
         reward = rewards[prompt[first], picks[:, first]]
-        means = [(weight * given[:, first])[reward == r].sum() / weight[reward == r].sum() for r in (0, 1)]
+        means = [
+            (weight * given[:, first])[reward == r].sum() / weight[reward == r].sum()
+            for r in (0, 1)
+        ]
         torch.testing.assert_close(gains[first // 2], means[1] - means[0], rtol=1e-10, atol=1e-12)
 
 
@@ -151,15 +193,21 @@ def test_pushes_worked_by_hand():
     context = context_index(torch.zeros(2), torch.tensor([[0, 1], [1, 1]]), torch.ones(2, 2))
     assert context.tolist() == [[0, 1], [0, 2]]
     probs = torch.tensor([[0.25, 0.75], [0.5, 0.5], [1.0, 0.0]])
-    pushes = realised_pushes(torch.tensor([1.0, 1, -1, -1]), torch.tensor([0, 1, 1, 1]), context.flatten(), probs)
+    pushes = realised_pushes(
+        torch.tensor([1.0, 1, -1, -1]), torch.tensor([0, 1, 1, 1]), context.flatten(), probs
+    )
     assert pushes.tolist() == [[1.0, -1.0], [-0.5, 0.5], [1.0, -1.0]]
-    ideal = ideal_pushes(torch.tensor([2, 1, 1]), probs, torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.3, 0.9]]))
+    ideal = ideal_pushes(
+        torch.tensor([2, 1, 1]), probs, torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.3, 0.9]])
+    )
     torch.testing.assert_close(ideal, torch.tensor([[0.375, -0.375], [-0.25, 0.25], [0.0, 0.0]]))
     parts = split_pushes(pushes, ideal, torch.tensor([1.0, 0.5, 0.5]))
     squares = [2 * 0.375**2, 2 * 0.25**2]
     assert parts.scale == pytest.approx((squares[0] + 0.5 * squares[1]) / sum(squares))
     torch.testing.assert_close(parts.total, pushes)
-    torch.testing.assert_close(parts.signal + parts.bias, torch.tensor([[1.0], [0.5], [0.5]]) * ideal)
+    torch.testing.assert_close(
+        parts.signal + parts.bias, torch.tensor([[1.0], [0.5], [0.5]]) * ideal
+    )
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +216,9 @@ def double(task):
     policy = load_policy("bundled")
     policy.model.double()
     rollouts = sample_rollouts(policy, task, 2, 4, seed=100)
-    return SimpleNamespace(policy=policy, task=task, rollouts=replace(rollouts, rewards=rollouts.rewards.double()))
+    return SimpleNamespace(
+        policy=policy, task=task, rollouts=replace(rollouts, rewards=rollouts.rewards.double())
+    )
 
 
 def test_six_parts_add_up_to_a_real_small_step(double):
@@ -190,18 +240,26 @@ def test_six_parts_add_up_to_a_real_small_step(double):
                 weight += sign * lr * g
         moved.append(logps(mine, rollouts)[tuple(rows)])
     real = (moved[0] - moved[1]) / (2 * lr)
-    torch.testing.assert_close(torch.tensor(tokens["change"].to_numpy()), real, rtol=2e-3, atol=5e-3)
-    torch.testing.assert_close(tokens[list(SIX)].sum(axis=1).to_numpy(), tokens["change"].to_numpy())
+    torch.testing.assert_close(
+        torch.tensor(tokens["change"].to_numpy()), real, rtol=2e-3, atol=5e-3
+    )
+    torch.testing.assert_close(
+        tokens[list(SIX)].sum(axis=1).to_numpy(), tokens["change"].to_numpy()
+    )
     shares = recovered.shares.set_index("category")
     assert (shares[list(PARTS)].sum(axis=1) - 1).abs().max() < 1e-9
-    assert shares.loc["all", "coupling"] == pytest.approx(shares.loc["all", [f"coupled_{p}" for p in PARTS]].sum())
+    assert shares.loc["all", "coupling"] == pytest.approx(
+        shares.loc["all", [f"coupled_{p}" for p in PARTS]].sum()
+    )
     assert "of the squared movement is signal of the step's own prompts" in str(recovered)
 
 
 def double_logps(policy, rollouts):
     ids = torch.cat([rollouts.prompt_ids, rollouts.completion_ids], dim=1)
     mask = torch.cat([rollouts.prompt_mask, rollouts.completion_mask], dim=1)
-    logits = policy.model(input_ids=ids, attention_mask=mask).logits[:, rollouts.prompt_ids.shape[1] - 1 : -1]
+    logits = policy.model(input_ids=ids, attention_mask=mask).logits[
+        :, rollouts.prompt_ids.shape[1] - 1 : -1
+    ]
     scored = logits.log_softmax(-1).gather(2, rollouts.completion_ids.unsqueeze(2)).squeeze(2)
     return scored * rollouts.completion_mask
 
@@ -218,7 +276,9 @@ def test_own_changes_against_explicit_jacobians(tiny):
     for i, t in itertools.product(range(4), range(LENGTH)):
         jacobian = []
         for word in range(WORDS):
-            gradient = torch.autograd.grad(logits[i, t, word], list(tiny.policy.model.parameters()), retain_graph=True)
+            gradient = torch.autograd.grad(
+                logits[i, t, word], list(tiny.policy.model.parameters()), retain_graph=True
+            )
             jacobian.append(torch.cat([g.flatten() for g in gradient]))
         jacobian = torch.stack(jacobian)  # (V, D)
         c = pushes.context[i, t]
@@ -236,7 +296,9 @@ def test_the_exact_gradient_is_the_slope_of_the_exact_value(policy):
     gradient, mine = exact_gradient(policy, task, prompts), private_copy(policy)
     trained = [p for p in mine.model.parameters() if p.requires_grad]
     for length in (step, -2 * step):  # from where it was to one side, and from there to the other
-        for p, move in zip(trained, (gradient / gradient.norm()).split([p.numel() for p in trained]), strict=True):
+        for p, move in zip(
+            trained, (gradient / gradient.norm()).split([p.numel() for p in trained]), strict=True
+        ):
             p.data += length * move.view_as(p)
         values.append(float(expected_reward(mine, task, prompts).double().mean()))
     assert (values[0] - values[1]) / (2 * step) == pytest.approx(float(gradient.norm()), rel=1e-2)
@@ -250,7 +312,8 @@ def test_the_oracle_and_permuted_advantages_are_the_bounds(double):
     assert rules["oracle"].update["oracle_rollouts"] == pytest.approx(len(double.rollouts))
     assert rules["permuted"].update["noise"] == pytest.approx(1)
     assert rules["permuted"].update["oracle_rollouts"] == 0
-    assert rules["oracle"].update["expected_cosine"] > 0.9  # the contexts that were visited stand for all
+    # the contexts that were visited stand for all
+    assert rules["oracle"].update["expected_cosine"] > 0.9
 
 
 def test_a_batch_that_pushes_nothing_recovers_nothing(double):

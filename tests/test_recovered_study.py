@@ -21,7 +21,9 @@ def tables():
 
 def test_every_setting_has_a_split_that_adds_up(tables):
     shares, update = tables["shares"], tables["update"]
-    assert len(update) == 2 * len(studies.settings(**studies.SMALL)), "two draws of every setting at scale tiny"
+    assert len(update) == 2 * len(studies.settings(**studies.SMALL)), (
+        "two draws of every setting at scale tiny"
+    )
     assert set(update["axis"]) == {"group_size", "prompts", "equal", "rule"}
     known = shares.dropna(subset="signal")
     assert not known.empty
@@ -36,7 +38,9 @@ def test_every_setting_has_a_split_that_adds_up(tables):
 def test_a_units_number_is_the_mean_over_its_draws(tables):
     setting = {"axis": "rule", "prompts": 2, "group_size": 2, "rule": "oracle"}
     update = tables["update"].assign(seed=7)
-    own = update[np.logical_and.reduce([update[name] == value for name, value in setting.items()])]["norm"]
+    own = update[np.logical_and.reduce([update[name] == value for name, value in setting.items()])][
+        "norm"
+    ]
     assert own.nunique() == 2, "the draws are different batches"
     assert measures.chosen(update, **setting)["norm"].to_dict() == {7: pytest.approx(own.mean())}
     with pytest.raises(ValueError, match="one a draw is needed"):
@@ -44,8 +48,12 @@ def test_a_units_number_is_the_mean_over_its_draws(tables):
 
 
 def test_curves_take_the_draws_together(monkeypatch):
-    table = along([3.0 / (size - 1) for size in studies.GROUP_SIZES])["recovered/update"].assign(signal=0.2)
-    draws = pd.concat([table, table.assign(noise_per_signal=table["noise_per_signal"] * 3, signal=0.4)])
+    table = along([3.0 / (size - 1) for size in studies.GROUP_SIZES])["recovered/update"].assign(
+        signal=0.2
+    )
+    draws = pd.concat(
+        [table, table.assign(noise_per_signal=table["noise_per_signal"] * 3, signal=0.4)]
+    )
     shares = pd.concat([draws.assign(category=name) for name in explore.LINES])
     monkeypatch.setattr(explore, "FAMILY", {"recovered/update": draws, "recovered/shares": shares})
     drawn = []
@@ -53,13 +61,21 @@ def test_curves_take_the_draws_together(monkeypatch):
     explore.recovered_curve("group_size")
     at_eight = drawn[0].query("group_size == 8").set_index("line")["mean"]
     assert at_eight["all tokens"] == pytest.approx(0.3)
-    assert at_eight[at_eight.index.str.startswith("predicted")].tolist() == pytest.approx([1 / (1 + 2 * 3 / 7)])
+    assert at_eight[at_eight.index.str.startswith("predicted")].tolist() == pytest.approx(
+        [1 / (1 + 2 * 3 / 7)]
+    )
 
 
 def along(noise_per_signal) -> dict[str, pd.DataFrame]:
     """A table of updates of two units over group sizes."""
     rows = [
-        {"seed": seed, "axis": "group_size", "rule": "grpo", "group_size": size, "noise_per_signal": noise}
+        {
+            "seed": seed,
+            "axis": "group_size",
+            "rule": "grpo",
+            "group_size": size,
+            "noise_per_signal": noise,
+        }
         for seed in (0, 1)
         for size, noise in zip(studies.GROUP_SIZES, noise_per_signal, strict=True)
     ]
@@ -69,25 +85,51 @@ def along(noise_per_signal) -> dict[str, pd.DataFrame]:
 def test_distance_from_the_line():
     on_it = [3.0 / (size - 1) for size in studies.GROUP_SIZES]
     assert measures.off_the_line(along(on_it)).tolist() == pytest.approx([0, 0])
-    doubled = [noise * (2 if size == 64 else 1) for noise, size in zip(on_it, studies.GROUP_SIZES, strict=True)]
-    assert measures.off_the_line(along(doubled)).tolist() == pytest.approx([0.2, 0.2])  # an octave in one of five
+    doubled = [
+        noise * (2 if size == 64 else 1)
+        for noise, size in zip(on_it, studies.GROUP_SIZES, strict=True)
+    ]
+    # an octave in one of five
+    assert measures.off_the_line(along(doubled)).tolist() == pytest.approx([0.2, 0.2])
 
 
 def test_four_batches_of_a_unit_make_its_number_as_it_was_registered():
-    """Every outcome by sums over rows of a made-up table: means over draws, of S4 before the logarithm."""
+    """Every outcome by sums over rows of a made-up table: means over draws, of S4 before the
+    logarithm.
+    """
     rng, setting = np.random.default_rng(0), ["axis", "prompts", "group_size", "rule"]
-    places = [(seed, draw, *one) for seed in (3, 8) for draw in range(studies.DRAWS) for one in studies.settings()]
+    places = [
+        (seed, draw, *one)
+        for seed in (3, 8)
+        for draw in range(studies.DRAWS)
+        for one in studies.settings()
+    ]
     update = pd.DataFrame(places, columns=["seed", "draw", *setting])
     classes = [update.assign(category=name) for name in ("all", "result", "style", "copy")]
-    numbers = ["signal", "noise", "coupling", "expected_cosine", "cosine_held_out", "oracle_rollouts"]
+    numbers = [
+        "signal",
+        "noise",
+        "coupling",
+        "expected_cosine",
+        "cosine_held_out",
+        "oracle_rollouts",
+    ]
     numbers += ["noise_per_signal"]
     tables = {
-        f"recovered/{name}": table.assign(**{number: rng.uniform(0.1, 9, len(table)) for number in numbers})
+        f"recovered/{name}": table.assign(
+            **{number: rng.uniform(0.1, 9, len(table)) for number in numbers}
+        )
         for name, table in (("update", update), ("shares", pd.concat(classes)))
     }
 
     def mean(seed, number, axis="rule", prompts=16, group_size=8, rule="grpo", category=None):
-        place = {"seed": seed, "axis": axis, "prompts": prompts, "group_size": group_size, "rule": rule}
+        place = {
+            "seed": seed,
+            "axis": axis,
+            "prompts": prompts,
+            "group_size": group_size,
+            "rule": rule,
+        }
         place |= {"category": category} if category else {}
         rows = tables[f"recovered/{'shares' if category else 'update'}"].to_dict("records")
         four = [row[number] for row in rows if place.items() <= row.items()]
@@ -95,8 +137,17 @@ def test_four_batches_of_a_unit_make_its_number_as_it_was_registered():
         return sum(four) / 4
 
     def line(seed):
-        noise = {size: mean(seed, "noise_per_signal", "group_size", 16, size) for size in (2, 4, 8, 16, 32, 64)}
-        return sum(abs(np.log2(noise[size] / (noise[8] * 7 / (size - 1)))) for size in (2, 4, 16, 32, 64)) / 5
+        noise = {
+            size: mean(seed, "noise_per_signal", "group_size", 16, size)
+            for size in (2, 4, 8, 16, 32, 64)
+        }
+        return (
+            sum(
+                abs(np.log2(noise[size] / (noise[8] * 7 / (size - 1))))
+                for size in (2, 4, 16, 32, 64)
+            )
+            / 5
+        )
 
     expected = {
         "S1": lambda u: mean(u, "signal", category="all"),
@@ -108,7 +159,9 @@ def test_four_batches_of_a_unit_make_its_number_as_it_was_registered():
         "S3": lambda u: mean(u, "oracle_rollouts") / 128,
         "S3 cosine": lambda u: mean(u, "expected_cosine"),
         "S4": line,
-        "S4 held out": lambda u: np.subtract(*(mean(u, "cosine_held_out", "equal", n, 128 // n) for n in (4, 64))),
+        "S4 held out": lambda u: np.subtract(
+            *(mean(u, "cosine_held_out", "equal", n, 128 // n) for n in (4, 64))
+        ),
         "S5": lambda u: mean(u, "signal", rule="positive_only") - mean(u, "signal"),
         "S5 negative": lambda u: mean(u, "signal", rule="negative_only") - mean(u, "signal"),
         "S5 bias": lambda u: mean(u, "expected_cosine", rule="positive_only"),

@@ -30,7 +30,9 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["log.jsonl", "log.json", "log.table.json", "log.csv", "log.parquet"])
+@pytest.mark.parametrize(
+    "name", ["log.jsonl", "log.json", "log.table.json", "log.csv", "log.parquet"]
+)
 def test_logs_of_every_form_are_one_table(tmp_path, name):
     table = read_rollouts(log(tmp_path, ROWS, name))
     assert table["token_id"].tolist() == [1, 2, 4, 1, 2, 5, 2, 4, 4, 4, 2, 4, 4, 4]
@@ -50,7 +52,9 @@ def test_a_folder_of_verls_dump_is_read_step_by_step(tmp_path, ending):
     (tmp_path / "config.json").write_text("{}")
     names = {"prompt": "input", "completion": "output", "reward": "score"}
     for step in (10, 1, 2):
-        rows = pd.DataFrame(ROWS).drop(columns="completion_ids").rename(columns=names).assign(acc=1.0)
+        rows = (
+            pd.DataFrame(ROWS).drop(columns="completion_ids").rename(columns=names).assign(acc=1.0)
+        )
         log(tmp_path, rows.assign(output=rows["output"] + " ok" * step), f"{step}.{ending}")
     table = read_rollouts(tmp_path)
     assert table["step"].unique().tolist() == [1, 2, 10]
@@ -75,12 +79,19 @@ def test_cancellation_is_counted_place_by_place():
     assert shared.loc[SHARED[0], "cancelled"] == 1.0
     assert shared.loc[SHARED[0], "push"] == pytest.approx(4 / 6)
     assert shared.loc[SHARED[2], "cancelled"] == 0.0
-    assert report.tokens.set_index("token")["net"].to_dict() == {"it": 0.0, "is": 0.0, "4": 1.0, "5": -1.0}
+    assert report.tokens.set_index("token")["net"].to_dict() == {
+        "it": 0.0,
+        "is": 0.0,
+        "4": 1.0,
+        "5": -1.0,
+    }
     assert report.residual == (0.0, 0.0)
 
 
 def healthy(groups=32):
-    """A table in which nothing is out of order: a first token that cancels, and a last one that differs."""
+    """A table in which nothing is out of order: a first token that cancels, and a last one that
+    differs.
+    """
     counts, names = (range(groups), range(4), range(2)), ["step", "rollout", "position"]
     table = pd.MultiIndex.from_product(counts, names=names).to_frame(index=False)
     sign = 2.0 * (table["rollout"] % 2) - 1
@@ -96,9 +107,17 @@ RULES = {  # rows of the healthy table, what they are changed to, and the first 
     "clipped": ("rollout == 0", {"stopped": "clip high"}, "Clipping stopped 25% of all advantage"),
     "truncated": ("rollout == 0", {"stopped": "truncated"}, "25% of rollouts were cut off"),
     "stays": ("rollout == 1", {"push": 3.0}, f"{SAME} 33% of its push stays; 0% would"),
-    "equal": ("rollout == 1", {"push": 3.0, "advantage": 3.0}, f"{SAME} even equal weights leave 33%"),
+    "equal": (
+        "rollout == 1",
+        {"push": 3.0, "advantage": 3.0},
+        f"{SAME} even equal weights leave 33%",
+    ),
     "against": ("push > 0", {"logp_after": -2.0}, "50% of the tokens that moved went against"),
-    "longer": ("rollout in (0, 2) and position == 0", None, "Negative rollouts are 50% shorter than positive"),
+    "longer": (
+        "rollout in (0, 2) and position == 0",
+        None,
+        "Negative rollouts are 50% shorter than positive",
+    ),
     "few": ("step > 9", None, "There are 10 groups only"),
     "fell": ("step < 0", None, "Entropy fell from 1.000 to 0.200"),
     "none": ("step < 0", None, "Nothing in this log asks for a change."),
@@ -116,7 +135,9 @@ def broken(table, rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_first_line_is_the_one_thing_to_do(rule):
-    report = report_findings(broken(healthy(), rule), pd.DataFrame({"entropy": [1.0, 0.2] * (rule == "fell")}))
+    report = report_findings(
+        broken(healthy(), rule), pd.DataFrame({"entropy": [1.0, 0.2] * (rule == "fell")})
+    )
     assert report_text(report).startswith(RULES[rule][-1])
     assert len(report_warnings(report)) == (rule != "none")
 
@@ -124,7 +145,9 @@ def test_the_first_line_is_the_one_thing_to_do(rule):
 def test_of_several_things_to_do_the_first_rule_decides():
     few = broken(healthy(10), "truncated")
     assert report_text(report_findings(few)).startswith("25% of rollouts were cut off")
-    assert report_text(report_findings(broken(few, "lost"))).startswith("100% of groups had one reward only")
+    assert report_text(report_findings(broken(few, "lost"))).startswith(
+        "100% of groups had one reward only"
+    )
 
 
 @pytest.mark.parametrize(

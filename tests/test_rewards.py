@@ -1,4 +1,6 @@
-"""Rewards that pay a statement of the answer in its prescribed place, and nothing that only contains it."""
+"""Rewards that pay a statement of the answer in its prescribed place, and nothing that only
+contains it.
+"""
 
 import csv
 import json
@@ -17,7 +19,8 @@ from workbook.tasks.wording import DENIALS, HEDGES, REFUTATIONS, clock_answer
 
 ROOT = Path(__file__).parents[1]
 with (ROOT / "tests/data/answers.csv").open(encoding="utf-8", newline="") as file:
-    ANSWERS = list(csv.DictReader(file))  # made by hand: forms that people and models write, and texts made to fool
+    # made by hand: forms that people and models write, and texts made to fool
+    ANSWERS = list(csv.DictReader(file))
 IN_PLACE = ("<answer>", "\\boxed{", "####", "answer is")
 
 
@@ -26,8 +29,12 @@ def test_at_least_120_of_146_answers_are_judged_rightly_and_nothing_false_is_pai
     right = [row["paid"] == "true" for row in ANSWERS]
     assert len(ANSWERS) == 146
     assert sum(a == b for a, b in zip(paid, right, strict=True)) >= 136
-    assert [row["completion"] for row, a, b in zip(ANSWERS, paid, right, strict=True) if a and not b] == []
-    unpaid = [row["completion"] for row, a, b in zip(ANSWERS, paid, right, strict=True) if b and not a]
+    assert [
+        row["completion"] for row, a, b in zip(ANSWERS, paid, right, strict=True) if a and not b
+    ] == []
+    unpaid = [
+        row["completion"] for row, a, b in zip(ANSWERS, paid, right, strict=True) if b and not a
+    ]
     assert [text for text in unpaid if any(place in text for place in IN_PLACE)] == []
 
 
@@ -37,12 +44,32 @@ def test_at_least_120_of_146_answers_are_judged_rightly_and_nothing_false_is_pai
         ("-12", ["−12", "-12", "minus 12", "the answer is - 12"], ["12", "+12", "--12"]),
         ("0.5", ["\\frac{1}{2}", "1/2", ".5"], ["2/4", "-1/2", "1/20", "5"]),
         ("\\frac{1}{2}", ["0.5", "\\dfrac12", "1/2"], ["2/4", "1/2x"]),
-        ("1,200", ["1200", "$1,200.00", "#### 1,200"], ["1,20", "1.200", "1200 hundred", "1,200,000"]),
+        (
+            "1,200",
+            ["1200", "$1,200.00", "#### 1,200"],
+            ["1,20", "1.200", "1200 hundred", "1,200,000"],
+        ),
         ("12%", ["12%", "12 %"], ["12 million %"]),
-        ("yes", ["Yes", "yes.", "Yes, because 3 is odd"], ["yes. No, no", "yes or no", "not yes", "yes\nno"]),
-        ("A", ["(A)", "A.", "option A", "\\boxed{\\text{A}}"], ["A. Or B", "A or B", "AB", "A'", "A!", "A. B", "-A"]),
-        ("the cat", ["The Cat.", "the answer is the cat"], ["not the cat", "the cat. A dog", "a cat"]),
-        ("2\\sqrt{3}", ["\\sqrt{12}", "x = 2\\sqrt{3}", "\\boxed{\\sqrt{12}}"], ["-2\\sqrt{3}", "\\sqrt{13}"]),
+        (
+            "yes",
+            ["Yes", "yes.", "Yes, because 3 is odd"],
+            ["yes. No, no", "yes or no", "not yes", "yes\nno"],
+        ),
+        (
+            "A",
+            ["(A)", "A.", "option A", "\\boxed{\\text{A}}"],
+            ["A. Or B", "A or B", "AB", "A'", "A!", "A. B", "-A"],
+        ),
+        (
+            "the cat",
+            ["The Cat.", "the answer is the cat"],
+            ["not the cat", "the cat. A dog", "a cat"],
+        ),
+        (
+            "2\\sqrt{3}",
+            ["\\sqrt{12}", "x = 2\\sqrt{3}", "\\boxed{\\sqrt{12}}"],
+            ["-2\\sqrt{3}", "\\sqrt{13}"],
+        ),
         ("x^2+1", ["1+x^2", "$x^{2} + 1$"], ["x^2+1.0000001", "y^2+1", "x^2-1"]),
     ],
 )
@@ -52,7 +79,9 @@ def test_statements_of_other_answers(answer, true, false):
 
 
 def test_a_comparison_is_ended_in_time_in_any_thread(monkeypatch):
-    """Such a power is never handed over; if it were, its process is ended and the next comparison is answered."""
+    """Such a power is never handed over; if it were, its process is ended and the next comparison
+    is answered.
+    """
     monkeypatch.setattr("workbook.tasks.verify.SECONDS", 0.5)
     equal_expressions("x", "x+1")  # the process has started
     results, began = [], time.monotonic()
@@ -65,7 +94,9 @@ def test_a_comparison_is_ended_in_time_in_any_thread(monkeypatch):
     assert equal_expressions("\\sqrt{8}", "2\\sqrt{2}")
 
 
-@pytest.mark.parametrize("text", ["\\boxed{" * 500, "<answer>" * 300, "#" * 2000, "answer is " * 400, "$" * 2000])
+@pytest.mark.parametrize(
+    "text", ["\\boxed{" * 500, "<answer>" * 300, "#" * 2000, "answer is " * 400, "$" * 2000]
+)
 def test_hostile_completions_are_read_quickly(text):
     assert stated_answer(text) in (None, "") or len(stated_answer(text)) <= 2000
 
@@ -73,7 +104,9 @@ def test_hostile_completions_are_read_quickly(text):
 def test_a_chain_answer_is_denied_only_by_words_that_its_policy_does_not_know():
     texts = ["the answer is 4 or 5", "it is false that the answer is 4", "the answer is 4 million"]
     assert [clock_answer(text) for text in texts] == [None] * 3
-    vocabulary = json.loads((ROOT / "data/bundled/tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    vocabulary = json.loads((ROOT / "data/bundled/tokenizer.json").read_text(encoding="utf-8"))[
+        "model"
+    ]["vocab"]
     assert not set(vocabulary) & (DENIALS | HEDGES | REFUTATIONS)
     known = " ".join(word for word in vocabulary if word.isalpha() and word != "answer")
     assert clock_answer(f"{known} the answer is 4 ; {known}") == 4

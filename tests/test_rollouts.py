@@ -1,4 +1,6 @@
-"""Rollouts: masks, padding and scores against an unpadded teacher-forced forward; prompts as TRL has them."""
+"""Rollouts: masks, padding and scores against an unpadded teacher-forced forward; prompts as TRL
+has them.
+"""
 
 from types import SimpleNamespace
 
@@ -6,7 +8,13 @@ import pytest
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from workbook.policies.models import padding_error
 from workbook.rollouts.credit import output_states
@@ -14,13 +22,18 @@ from workbook.rollouts.sample import Rollouts, sample_rollouts, sequence_logps
 from workbook.rollouts.scoring import unpadded
 
 WORDS = ["<pad>", "<eos>", "<unk>", "<user>", "<bot>", *"0123456789+-=?;"]
-CHAT = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+CHAT = (
+    "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}{% if add_generation_prompt"
+    " %}<bot>{% endif %}"
+)
 PAD, EOS = 0, 1
 ENDS = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": None}
 
 
 def make_tokenizer(chat_template=CHAT):
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, padding_side="left", **special)
@@ -31,7 +44,12 @@ def make_tokenizer(chat_template=CHAT):
 
 def make_model(seed=0, spread=0.3, width=32):
     """A tiny random Llama whose wide initial weights make its distributions far from uniform."""
-    sizes = {"vocab_size": len(WORDS), "hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 2}
+    sizes = {
+        "vocab_size": len(WORDS),
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": 2,
+    }
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": spread}
     config = LlamaConfig(**sizes, **heads, **ENDS)
     with torch.random.fork_rng():
@@ -40,7 +58,9 @@ def make_model(seed=0, spread=0.3, width=32):
 
 
 class SumTask:
-    """Prompts of different lengths; the reward counts digits, so that it varies; every token but EOS has a credit."""
+    """Prompts of different lengths; the reward counts digits, so that it varies; every token but
+    EOS has a credit.
+    """
 
     name = "sum"
 
@@ -53,7 +73,9 @@ class SumTask:
         prompts = [" + ".join(map(str, row)) + " =" for row in digits]
         if self.chat:
             prompts = [[{"role": "user", "content": prompt}] for prompt in prompts]
-        return Dataset.from_dict({"prompt": prompts, "answer": [str(sum(d)) for d in digits], "level": list(range(n))})
+        return Dataset.from_dict(
+            {"prompt": prompts, "answer": [str(sum(d)) for d in digits], "level": list(range(n))}
+        )
 
     def reward(self, prompts, completions, answer, **columns):
         self.seen = {"prompts": prompts, "completions": completions, "answer": answer, **columns}
@@ -61,7 +83,11 @@ class SumTask:
         return [sum(character.isdigit() for character in text) / 10 for text in texts]
 
     def annotate(self, prompt, answer, tokens):
-        return [("eos", None) if token == "<eos>" else ("result", 0.5) for token in tokens] if "0" in prompt else None
+        return (
+            [("eos", None) if token == "<eos>" else ("result", 0.5) for token in tokens]
+            if "0" in prompt
+            else None
+        )
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +96,9 @@ def policy():
 
 
 def forward_alone(model, prompt, completion, temperature=1.0):
-    """The reference: one unpadded sequence through the model, nothing shared with the code under test."""
+    """The reference: one unpadded sequence through the model, nothing shared with the code under
+    test.
+    """
     with torch.no_grad():
         logits = model(torch.tensor([prompt + completion])).logits[0].double() / temperature
     p = torch.softmax(logits, dim=-1)[len(prompt) - 1 : -1]
@@ -93,7 +121,9 @@ def padded_batch(side):
         gap = width - len(prompt)
         before = side == "left"
         prompts.append([PAD] * gap + prompt if before else prompt + [PAD] * gap)
-        prompt_mask.append([0] * gap + [1] * len(prompt) if before else [1] * len(prompt) + [0] * gap)
+        prompt_mask.append(
+            [0] * gap + [1] * len(prompt) if before else [1] * len(prompt) + [0] * gap
+        )
         completions.append(completion + [PAD] * (length - len(completion)))
         mask.append([1] * len(completion) + [0] * (length - len(completion)))
     return tuple(torch.tensor(rows) for rows in (prompts, prompt_mask, completions, mask))
@@ -105,36 +135,54 @@ def padded_batch(side):
     ("attention", "dtype", "tolerance"),
     [("sdpa", torch.float32, 1e-5), ("eager", torch.float32, 1e-5), ("sdpa", torch.float64, 1e-6)],
 )
-def test_sequence_logps_equal_an_unpadded_forward(side, batch_size, temperature, attention, dtype, tolerance):
+def test_sequence_logps_equal_an_unpadded_forward(
+    side, batch_size, temperature, attention, dtype, tolerance
+):
     model = make_model().to(dtype)
     model.set_attn_implementation(attention)
     batch = padded_batch(side)
     with torch.no_grad():
-        logps, entropies = sequence_logps(model, *batch, temperature=temperature, batch_size=batch_size)
+        logps, entropies = sequence_logps(
+            model, *batch, temperature=temperature, batch_size=batch_size
+        )
     assert logps.shape == entropies.shape == (4, 6)
     assert (logps[batch[3] == 0] == 0).all()
     assert (entropies[batch[3] == 0] == 0).all()
     for row, (prompt, completion) in enumerate(RAGGED):
         want_logp, want_entropy = forward_alone(model, prompt, completion, temperature)
-        torch.testing.assert_close(logps[row, : len(completion)].double(), want_logp, rtol=0, atol=tolerance)
-        torch.testing.assert_close(entropies[row, : len(completion)].double(), want_entropy, rtol=0, atol=tolerance)
+        torch.testing.assert_close(
+            logps[row, : len(completion)].double(), want_logp, rtol=0, atol=tolerance
+        )
+        torch.testing.assert_close(
+            entropies[row, : len(completion)].double(), want_entropy, rtol=0, atol=tolerance
+        )
 
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_sampled_rollouts_score_as_unpadded_forwards(policy, chat):
     task = SumTask(chat)
-    rollouts = sample_rollouts(policy, task, 6, group_size=4, max_new_tokens=12, temperature=0.8, batch_size=10)
+    rollouts = sample_rollouts(
+        policy, task, 6, group_size=4, max_new_tokens=12, temperature=0.8, batch_size=10
+    )
     assert len(rollouts) == 24
     for row in range(24):
         prompt = rollouts.prompt_ids[row][rollouts.prompt_mask[row].bool()].tolist()
         completion = rollouts.completion_ids[row][rollouts.completion_mask[row].bool()].tolist()
         assert EOS not in completion[:-1]
         assert completion[-1] == EOS or len(completion) == 12
-        text = "<user> " + rollouts.prompts[row][0]["content"] + " <bot>" if chat else rollouts.prompts[row]
+        text = (
+            "<user> " + rollouts.prompts[row][0]["content"] + " <bot>"
+            if chat
+            else rollouts.prompts[row]
+        )
         assert policy.tokenizer.decode(prompt) == text
         logps, entropies = forward_alone(policy.model, prompt, completion, 0.8)
-        torch.testing.assert_close(rollouts.old_logps[row, : len(completion)].double(), logps, rtol=0, atol=1e-5)
-        torch.testing.assert_close(rollouts.entropies[row, : len(completion)].double(), entropies, rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            rollouts.old_logps[row, : len(completion)].double(), logps, rtol=0, atol=1e-5
+        )
+        torch.testing.assert_close(
+            rollouts.entropies[row, : len(completion)].double(), entropies, rtol=0, atol=1e-5
+        )
     ended = (rollouts.completion_ids == EOS).any(dim=1)
     assert ended.any()
     assert not ended.all()
@@ -145,8 +193,13 @@ def test_rewards_are_asked_for_as_trl_asks(policy):
     task = SumTask(chat=True)
     rollouts = sample_rollouts(policy, task, 3, group_size=2, max_new_tokens=6)
     assert task.seen["level"] == [0, 0, 1, 1, 2, 2]
-    assert task.seen["completions"][3] == [{"role": "assistant", "content": rollouts.completions[3]}]
-    assert task.seen["completion_ids"][3] == rollouts.completion_ids[3][rollouts.completion_mask[3].bool()].tolist()
+    assert task.seen["completions"][3] == [
+        {"role": "assistant", "content": rollouts.completions[3]}
+    ]
+    assert (
+        task.seen["completion_ids"][3]
+        == rollouts.completion_ids[3][rollouts.completion_mask[3].bool()].tolist()
+    )
     assert task.seen["answer"] == list(rollouts.answers)
     assert rollouts.group_ids.tolist() == [0, 0, 1, 1, 2, 2]
     centred = rollouts.rewards - rollouts.rewards.view(3, 2).mean(1).repeat_interleave(2)
@@ -157,12 +210,19 @@ def test_rewards_are_asked_for_as_trl_asks(policy):
 
 def test_sampling_follows_the_models_distribution_whatever_its_generation_config(policy):
     model = make_model(seed=3, spread=0.3)
-    for option, value in {"top_k": 1, "temperature": 0.2, "min_p": 0.9, "repetition_penalty": 3.0}.items():
+    for option, value in {
+        "top_k": 1,
+        "temperature": 0.2,
+        "min_p": 0.9,
+        "repetition_penalty": 3.0,
+    }.items():
         setattr(model.generation_config, option, value)
     own = model.generation_config
     data = Dataset.from_dict({"prompt": ["5 + 6 ="], "answer": ["11"]})
     local = SimpleNamespace(model=model, tokenizer=policy.tokenizer)
-    rollouts = sample_rollouts(local, SumTask(), data, group_size=4000, max_new_tokens=1, batch_size=4000)
+    rollouts = sample_rollouts(
+        local, SumTask(), data, group_size=4000, max_new_tokens=1, batch_size=4000
+    )
     assert model.generation_config is own
     with torch.no_grad():
         p = model(rollouts.prompt_ids[:1]).logits[0, -1].softmax(-1).double()
@@ -170,7 +230,10 @@ def test_sampling_follows_the_models_distribution_whatever_its_generation_config
     chi2 = ((seen - 4000 * p) ** 2 / (4000 * p)).sum()
     assert chi2 < 60, "4,000 draws over 20 tokens: beyond 60 lies a chance of 1e-6"
     torch.testing.assert_close(
-        rollouts.entropies[0, 0].double(), torch.distributions.Categorical(p).entropy(), rtol=1e-6, atol=0
+        rollouts.entropies[0, 0].double(),
+        torch.distributions.Categorical(p).entropy(),
+        rtol=1e-6,
+        atol=0,
     )
 
 
@@ -184,7 +247,12 @@ def test_from_batch_keeps_what_is_known(policy):
     table = bare.token_table()
     assert table[["reward", "logp", "entropy", "credit", "token", "category"]].isna().all().all()
     full = Rollouts.from_batch(
-        {**batch, "group_ids": sampled.group_ids, "old_per_token_logps": sampled.old_logps, "rewards": sampled.rewards},
+        {
+            **batch,
+            "group_ids": sampled.group_ids,
+            "old_per_token_logps": sampled.old_logps,
+            "rewards": sampled.rewards,
+        },
         policy.tokenizer,
     )
     assert full.tokens == sampled.tokens
@@ -193,8 +261,12 @@ def test_from_batch_keeps_what_is_known(policy):
     want = sampled.token_table()[["token", "logp", "reward", "advantage"]]
     assert full.token_table()[["token", "logp", "reward", "advantage"]].equals(want)
     per_token = sampled.advantages[:, None] * torch.arange(sampled.completion_ids.shape[1])
-    table = Rollouts.from_batch({**batch, "advantages": per_token}, group_ids=sampled.group_ids).token_table()
-    assert table.advantage.tolist() == pytest.approx((want.advantage * sampled.token_table().position).tolist())
+    table = Rollouts.from_batch(
+        {**batch, "advantages": per_token}, group_ids=sampled.group_ids
+    ).token_table()
+    assert table.advantage.tolist() == pytest.approx(
+        (want.advantage * sampled.token_table().position).tolist()
+    )
 
 
 @pytest.mark.parametrize("chat", [False, True])
@@ -211,7 +283,9 @@ def test_prompt_tokens_and_masks_equal_the_trainers(policy, chat, tmp_path):
     rows = [row for row in data for _ in range(2)]
     torch.manual_seed(0)
     batch = trainer._generate_and_score_completions(rows)
-    ours = sample_rollouts(policy, task, data, group_size=2, max_new_tokens=6, temperature=0.9, seed=0)
+    ours = sample_rollouts(
+        policy, task, data, group_size=2, max_new_tokens=6, temperature=0.9, seed=0
+    )
     for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask"):
         assert torch.equal(batch[name], getattr(ours, name)), name
     torch.testing.assert_close(batch["advantages"], ours.advantages)
@@ -229,7 +303,12 @@ def test_prompt_tokens_and_masks_equal_the_trainers(policy, chat, tmp_path):
 
 # --- models that padding changes
 def tiny(kind, dtype=torch.float32, **settings):
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "initializer_range": 0.3}
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "initializer_range": 0.3,
+    }
     if kind == "bart":
         layers = {"decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 32}
         sizes = {"d_model": 32, "init_std": 0.3, **layers}
@@ -242,7 +321,9 @@ def tiny(kind, dtype=torch.float32, **settings):
 CHANGED_BY_PADDING = {
     "positions of its own": lambda: tiny("bart"),
     "a recurrent state": lambda: tiny("rwkv", attention_hidden_size=32, context_length=64),
-    "NaN in float64": lambda: tiny("llama", torch.float64, attn_implementation="eager", intermediate_size=32),
+    "NaN in float64": lambda: tiny(
+        "llama", torch.float64, attn_implementation="eager", intermediate_size=32
+    ),
 }
 
 
@@ -251,23 +332,32 @@ def test_a_model_that_padding_changes_is_sampled_scored_and_seen_row_by_row(kind
     model = CHANGED_BY_PADDING[kind]()
     policy = SimpleNamespace(model=model, tokenizer=make_tokenizer())
     assert not padding_error(model) <= 1
-    rollouts = sample_rollouts(policy, SumTask(), 4, group_size=2, max_new_tokens=5, generation_kwargs={"top_k": 1})
+    rollouts = sample_rollouts(
+        policy, SumTask(), 4, group_size=2, max_new_tokens=5, generation_kwargs={"top_k": 1}
+    )
     assert len(set(rollouts.prompt_mask.sum(1).tolist())) > 1
     states = output_states(policy, rollouts)
     seen = states.logits.split(rollouts.completion_mask.sum(1).tolist())
     for row, prompt in enumerate(unpadded(rollouts.prompt_ids, rollouts.prompt_mask)):
         completion = rollouts.completion_ids[row][rollouts.completion_mask[row].bool()].tolist()
         logps, _ = forward_alone(model, prompt, completion)
-        torch.testing.assert_close(rollouts.old_logps[row, : len(completion)].double(), logps, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            rollouts.old_logps[row, : len(completion)].double(), logps, atol=1e-4, rtol=1e-4
+        )
         with torch.no_grad():
-            logits = model(torch.tensor([prompt + completion]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+            logits = model(torch.tensor([prompt + completion]), use_cache=False).logits[
+                0, len(prompt) - 1 : -1
+            ]
         torch.testing.assert_close(seen[row], logits, atol=1e-4, rtol=1e-4)
-        assert completion == logits.argmax(-1).tolist(), "greedy, and from what stands before without padding"
+        assert completion == logits.argmax(-1).tolist(), (
+            "greedy, and from what stands before without padding"
+        )
 
 
 # --- what is sampled
 @pytest.mark.parametrize(
-    "settings", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"generation_kwargs": {"do_sample": False}}]
+    "settings",
+    [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"generation_kwargs": {"do_sample": False}}],
 )
 def test_settings_that_leave_one_token_leave_the_likeliest(policy, settings):
     rollouts = sample_rollouts(policy, SumTask(), 3, group_size=2, max_new_tokens=4, **settings)
@@ -275,11 +365,15 @@ def test_settings_that_leave_one_token_leave_the_likeliest(policy, settings):
     with torch.no_grad():
         ids = torch.cat([rollouts.prompt_ids, rollouts.completion_ids], dim=1)
         mask = torch.cat([rollouts.prompt_mask, rollouts.completion_mask], dim=1)
-        logits = model(ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0)).logits
+        logits = model(
+            ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0)
+        ).logits
     likeliest = logits[:, -rollouts.completion_ids.shape[1] - 1 : -1].argmax(-1)
     alive = rollouts.completion_mask.bool()
     assert torch.equal(rollouts.completion_ids[alive], likeliest[alive])
-    assert (rollouts.old_logps[alive] < -1e-3).any(), "scores are of the whole distribution, as in TRL's trainer"
+    assert (rollouts.old_logps[alive] < -1e-3).any(), (
+        "scores are of the whole distribution, as in TRL's trainer"
+    )
 
 
 def test_a_seed_reproduces_and_nothing_global_moves(policy):
@@ -287,7 +381,8 @@ def test_a_seed_reproduces_and_nothing_global_moves(policy):
     want = torch.rand(3)
     torch.manual_seed(5)
     first, again, other = (
-        sample_rollouts(policy, SumTask(), 4, group_size=2, seed=seed, max_new_tokens=8) for seed in (1, 1, 2)
+        sample_rollouts(policy, SumTask(), 4, group_size=2, seed=seed, max_new_tokens=8)
+        for seed in (1, 1, 2)
     )
     assert torch.equal(torch.rand(3), want)
     assert torch.equal(first.completion_ids, again.completion_ids)
@@ -304,15 +399,35 @@ def rewarding(*rewards):
     ("task", "prompts", "settings", "message"),
     [
         (SumTask(), 2, {"group_size": 0}, "group_size=0 must be a whole number"),
-        (SumTask(), 2, {"temperature": float("nan")}, "temperature=nan must be a finite number above 0"),
+        (
+            SumTask(),
+            2,
+            {"temperature": float("nan")},
+            "temperature=nan must be a finite number above 0",
+        ),
         (SumTask(), 2, {"top_p": 0.0}, r"top_p=0.0 must be above 0 and at most 1"),
-        (SumTask(), 2, {"top_k": 1.5}, r"top_k=1.5 must be a whole number of 0 \(no limit\) or more"),
+        (
+            SumTask(),
+            2,
+            {"top_k": 1.5},
+            r"top_k=1.5 must be a whole number of 0 \(no limit\) or more",
+        ),
         (SumTask(), 2, {"min_p": 2}, "min_p=2 must be None or between 0 and 1"),
         (SumTask(), 2, {"generation_kwargs": {"warmth": 2}}, "holds 'warmth', which is no field"),
-        (SumTask(), 2, {"generation_kwargs": {"num_return_sequences": 2}}, "holds num_return_sequences=2; groups are"),
+        (
+            SumTask(),
+            2,
+            {"generation_kwargs": {"num_return_sequences": 2}},
+            "holds num_return_sequences=2; groups are",
+        ),
         (SumTask(), 0, {}, "prompts=0"),
         (SumTask(), Dataset.from_dict({"text": ["1"]}), {}, "column prompt"),
-        (SumTask(), Dataset.from_dict({"prompt": ["", "1"], "answer": ["", ""]}), {}, "has no tokens"),
+        (
+            SumTask(),
+            Dataset.from_dict({"prompt": ["", "1"], "answer": ["", ""]}),
+            {},
+            "has no tokens",
+        ),
         (rewarding(None, 1.0), 1, {}, r"task\.reward returned None"),
         (rewarding(1.0), 1, {}, r"task\.reward returned 1 rewards, but 2"),
     ],

@@ -1,4 +1,6 @@
-"""A run's folder among a reader's files: what is taken, changed and removed, and what a resume goes on from."""
+"""A run's folder among a reader's files: what is taken, changed and removed, and what a resume goes
+on from.
+"""
 
 import errno
 import json
@@ -28,11 +30,23 @@ from workbook.training.config import sampling_settings, trainer_args
 CONFIG = {
     **{"name": "folders", "num_prompts": 8, "threads": 1, "eval_prompts": 2, "eval_group_size": 2},
     "trainer": {
-        **{"num_generations": 2, "per_device_train_batch_size": 4, "steps_per_generation": 2, "max_steps": 6},
-        **{"max_completion_length": 6, "save_steps": 2, "learning_rate": 1e-3, "loss_type": "dr_grpo"},
+        **{
+            "num_generations": 2,
+            "per_device_train_batch_size": 4,
+            "steps_per_generation": 2,
+            "max_steps": 6,
+        },
+        **{
+            "max_completion_length": 6,
+            "save_steps": 2,
+            "learning_rate": 1e-3,
+            "loss_type": "dr_grpo",
+        },
     },
 }
-OWN = "prompt,answer\n" + "".join(f"{i} + {j} =,{(i + j) % 10}\n" for i in range(4) for j in range(4))
+OWN = "prompt,answer\n" + "".join(
+    f"{i} + {j} =,{(i + j) % 10}\n" for i in range(4) for j in range(4)
+)
 REWARD = "def score(completion, answer):\n    return float(answer in completion)\n"
 
 
@@ -69,15 +83,29 @@ def assert_resumes(run, whole):
 MOVING = {"beta": 0.5, "sync_ref_model": True, "ref_model_sync_steps": 1, "learning_rate": 1e-2}
 ENTROPY = {"use_adaptive_entropy": True, "entropy_coef": 0.1, "entropy_target": 5.0}
 STATES = {
-    **{name: {"lr_scheduler_type": name} for name in ("constant", "linear", "cosine", "polynomial", "inverse_sqrt")},
-    "cosine to a least rate": {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-5}},
-    "decay": {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 2}},
+    **{
+        name: {"lr_scheduler_type": name}
+        for name in ("constant", "linear", "cosine", "polynomial", "inverse_sqrt")
+    },
+    "cosine to a least rate": {
+        "lr_scheduler_type": "cosine_with_min_lr",
+        "lr_scheduler_kwargs": {"min_lr": 1e-5},
+    },
+    "decay": {
+        "lr_scheduler_type": "warmup_stable_decay",
+        "lr_scheduler_kwargs": {"num_decay_steps": 2},
+    },
     "moving reference": MOVING,
     "adaptive entropy": ENTROPY | {"entropy_coef_delta": 0.05, "entropy_coef_max": 1.0},
     "adafactor": {"optim": "adafactor"},
 }
 TINY = SMALL | {
-    **{"num_generations": 2, "per_device_train_batch_size": 4, "steps_per_generation": 2, "max_completion_length": 6},
+    **{
+        "num_generations": 2,
+        "per_device_train_batch_size": 4,
+        "steps_per_generation": 2,
+        "max_completion_length": 6,
+    },
     **{"max_steps": 4, "save_strategy": "steps", "save_steps": 2},
 }
 
@@ -88,7 +116,9 @@ def lengths(completions, **_):
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_resumed_run_ends_in_the_same_bits(tmp_path, state):
-    """Weights after four steps, and after two more from the checkpoint after two, in a trainer of its own."""
+    """Weights after four steps, and after two more from the checkpoint after two, in a trainer of
+    its own.
+    """
     torch.set_num_threads(1)
 
     def end(checkpoint=None) -> dict:
@@ -120,7 +150,14 @@ def test_a_folder_that_is_not_empty_is_not_taken(tmp_path, monkeypatch, folder, 
 
 
 def test_what_a_run_did_not_write_stays(stopped, whole):
-    foreign = ["checkpoint-500/x", "checkpoint-007/x", ".draft.7.tmp", "a/.final.7.tmp/x", "samples/mine", "final/mine"]
+    foreign = [
+        "checkpoint-500/x",
+        "checkpoint-007/x",
+        ".draft.7.tmp",
+        "a/.final.7.tmp/x",
+        "samples/mine",
+        "final/mine",
+    ]
     for name in foreign:
         (stopped.folder / name).parent.mkdir(exist_ok=True, parents=True)
         (stopped.folder / name).write_text("mine")
@@ -128,14 +165,20 @@ def test_what_a_run_did_not_write_stays(stopped, whole):
     (stopped.folder / ".metrics.parquet.17.tmp").touch()
     assert_resumes(stopped, whole)
     for name in foreign:
-        assert (stopped.folder / name.replace("final/mine", "final.kept/mine")).read_text() == "mine"
+        assert (
+            stopped.folder / name.replace("final/mine", "final.kept/mine")
+        ).read_text() == "mine"
     assert not list(stopped.folder.glob(".*.17.tmp"))
     assert [path.name for path in checkpoints(stopped.folder)] == ["checkpoint-6", "checkpoint-4"]
 
 
 # --- damage
-@pytest.mark.parametrize("text", ["", "null", "[1]", '{"state": 7}', '{"state": "running", "pid": -1}', "[" * 9999])
-def test_damaged_files_are_left_out_or_a_note_and_what_a_run_was_made_from_is_not_guessed(stopped, text):
+@pytest.mark.parametrize(
+    "text", ["", "null", "[1]", '{"state": 7}', '{"state": "running", "pid": -1}', "[" * 9999]
+)
+def test_damaged_files_are_left_out_or_a_note_and_what_a_run_was_made_from_is_not_guessed(
+    stopped, text
+):
     for name in ("status.json", "samples.json", "evaluation.json", "checkpoint-4/checksums.json"):
         (stopped.folder / name).write_text(text)
     rows = stopped.metrics()
@@ -165,7 +208,9 @@ def test_a_damaged_model_is_not_loaded_and_written_again(whole, tmp_path):
     shutil.copytree(whole, tmp_path / "run")
     run = load_run(tmp_path / "run")
     (run.folder / "final" / "model.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"model of .* is damaged \(final/model.safetensors differs"):
+    with pytest.raises(
+        ValueError, match=r"model of .* is damaged \(final/model.safetensors differs"
+    ):
         run.policy()
     assert main(["resume", str(run.folder)]) == 0
     assert_resumes(run, whole)
@@ -199,12 +244,16 @@ def test_a_failed_write_leaves_the_old_one(tmp_path, monkeypatch):
 # --- what a run is made from
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    """A run of adapters on a model, prompts, reward and credit rule of the reader's own, and where these lie."""
+    """A run of adapters on a model, prompts, reward and credit rule of the reader's own, and where
+    these lie.
+    """
     home = tmp_path_factory.mktemp("mine")
     shutil.copytree(BUNDLED, home / "base")
     (home / "rows.csv").write_text(OWN)
     (home / "reward.py").write_text(REWARD)
-    (home / "rule.py").write_text("def rule(batch):\n    return batch.rewards - batch.rewards.mean()\n")
+    (home / "rule.py").write_text(
+        "def rule(batch):\n    return batch.rewards - batch.rewards.mean()\n"
+    )
     config = CONFIG | {"policy": str(home / "base"), "lora": 2, "task": f"own:{home / 'rows.csv'}"}
     config |= {"task_options": {"reward": f"{home / 'reward.py'}:score"}}
     train(config, home / "whole", advantage_estimator=f"own:{home / 'rule.py'}:rule")
@@ -212,16 +261,29 @@ def own(tmp_path_factory):
 
 
 def other_weights(path: Path) -> None:
-    save_file({name: tensor + 1e-3 for name, tensor in load_file(path).items()}, path, metadata={"format": "pt"})
+    save_file(
+        {name: tensor + 1e-3 for name, tensor in load_file(path).items()},
+        path,
+        metadata={"format": "pt"},
+    )
 
 
 CHANGES = {
     "rows.csv": (lambda path: path.write_text(OWN.replace("1 + 1 =,2", "1 + 1 =,3")), r"rows\.csv"),
-    "reward.py": (lambda path: path.write_text(REWARD.replace("float", "2 * float")), r"reward\.py"),
+    "reward.py": (
+        lambda path: path.write_text(REWARD.replace("float", "2 * float")),
+        r"reward\.py",
+    ),
     "rule.py": (lambda path: path.write_text(path.read_text() + "\n"), r"rule\.py"),
     "base/model.safetensors": (other_weights, r"the weights of the policy '.*base'"),
-    "base/tokenizer.json": (lambda path: path.write_text(path.read_text().replace('"now"', '"nov"')), "the tokenizer"),
-    "base/generation_config.json": (lambda path: path.write_text('{"eos_token_id": 3}'), "the config of the policy"),
+    "base/tokenizer.json": (
+        lambda path: path.write_text(path.read_text().replace('"now"', '"nov"')),
+        "the tokenizer",
+    ),
+    "base/generation_config.json": (
+        lambda path: path.write_text('{"eos_token_id": 3}'),
+        "the config of the policy",
+    ),
 }
 
 
@@ -239,7 +301,8 @@ def test_a_resume_from_other_files_is_refused(own, tmp_path, name):
         (own / name).write_bytes(before)
     assert execute(run.folder).status()["state"] == "finished"
     resumed, whole = (
-        load_file(folder / "final" / "adapter_model.safetensors") for folder in (run.folder, own / "whole")
+        load_file(folder / "final" / "adapter_model.safetensors")
+        for folder in (run.folder, own / "whole")
     )
     assert all(torch.equal(resumed[key], whole[key]) for key in whole)
 
@@ -253,7 +316,10 @@ def test_held_out_prompts_are_none_that_are_trained_on(own):
 
 def test_evaluation_samples_as_training_does(tmp_path, monkeypatch):
     same = {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1}
-    same |= {"chat_template_kwargs": {"enable_thinking": False}, "generation_kwargs": {"no_repeat_ngram_size": 3}}
+    same |= {
+        "chat_template_kwargs": {"enable_thinking": False},
+        "generation_kwargs": {"no_repeat_ngram_size": 3},
+    }
     config = RunConfig.load(CONFIG | {"trainer": CONFIG["trainer"] | same})
     args = trainer_args(config, torch.device("cpu"), tmp_path)
     assert sampling_settings(args) == same | {"max_new_tokens": 6}
@@ -278,7 +344,9 @@ def test_a_refused_run_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="policy='bundled' can't be loaded: "):
         train(CONFIG, tmp_path / "run")
     with pytest.raises(ValueError, match="hub_token") as refusal:
-        create_run(CONFIG | {"trainer": CONFIG["trainer"] | {"hub_token": "hf_secret"}}, tmp_path / "run")
+        create_run(
+            CONFIG | {"trainer": CONFIG["trainer"] | {"hub_token": "hf_secret"}}, tmp_path / "run"
+        )
     assert "hf_secret" not in str(refusal.value)
     assert not list(tmp_path.iterdir())
 
@@ -293,14 +361,20 @@ def test_only_a_run_that_never_trained_can_be_started_anew(stopped, tmp_path, mo
     assert contents(stopped.folder) == before
     set_status(run, "failed", "ValueError: its policy is gone.")
     assert create_run(CONFIG, run.folder).status()["state"] == "starting"
-    monkeypatch.setattr(run_module, "_launch", lambda run: set_status(run, "failed", "ValueError: its policy is gone."))
+    monkeypatch.setattr(
+        run_module,
+        "_launch",
+        lambda run: set_status(run, "failed", "ValueError: its policy is gone."),
+    )
     with pytest.raises(RuntimeError, match="its policy is gone"):
         start_run(CONFIG, tmp_path / "other", wait=True)
     assert not (tmp_path / "other").exists()
 
 
 def test_a_lock_that_is_held_is_a_sign_of_life(stopped):
-    """Of a process on another machine that shares the folder, or one whose start a changed clock moved."""
+    """Of a process on another machine that shares the folder, or one whose start a changed clock
+    moved.
+    """
     set_status(stopped, "running", "Training.", pid=2**22 + 1)
     assert stopped.status()["state"] == "interrupted"
     with training_lock(stopped):

@@ -1,4 +1,6 @@
-"""Runs survive being killed, stopped, torn, edited and starved of disk, and resume to the same weights bit for bit."""
+"""Runs survive being killed, stopped, torn, edited and starved of disk, and resume to the same
+weights bit for bit.
+"""
 
 import gc
 import json
@@ -34,8 +36,11 @@ CONFIG = {
     "num_prompts": 24,  # six generation batches an epoch: resumes fall into later epochs too
     "seed": 3,
     "threads": 1,
-    "trainer": TRAINER
-    | {"max_steps": STEPS, "save_steps": 4, "max_grad_norm": 1.0, "lr_scheduler_type": "linear"},  # which has a state
+    "trainer": (
+        TRAINER
+        # which has a state
+        | {"max_steps": STEPS, "save_steps": 4, "max_grad_norm": 1.0, "lr_scheduler_type": "linear"}
+    ),
 }
 
 spawning = multiprocessing.get_context("forkserver")
@@ -96,7 +101,8 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(uninterrupted, tmp_
     run = create_run(CONFIG, tmp_path / "killed")
     chance = random.Random(0)
     for step in sorted(chance.sample(range(STEPS - 2), KILLS)):
-        kill_at(run, step, chance.uniform(0, 0.2))  # in the next steps: sampling, updating, or writing a checkpoint
+        # in the next steps: sampling, updating, or writing a checkpoint
+        kill_at(run, step, chance.uniform(0, 0.2))
         assert run.status()["state"] == "interrupted" or run.status()["step"] == 0
     run_process(run.folder).join()
     assert run.status()["state"] == "finished", run.status()
@@ -129,7 +135,13 @@ def test_a_run_stopped_while_it_starts_trains_nothing_until_it_is_resumed(tmp_pa
     run.stop()
     run_process(run.folder).join()
     assert run.status()["state"] == "stopped"
-    assert run.status()["step"] == len(run.metrics()) == len(run.evaluation()) == len(run.samples()) == 0
+    assert (
+        run.status()["step"]
+        == len(run.metrics())
+        == len(run.evaluation())
+        == len(run.samples())
+        == 0
+    )
     run_process(run.folder).join()
     assert run.status()["state"] == "finished", run.status()
     assert not run.stopping
@@ -137,17 +149,25 @@ def test_a_run_stopped_while_it_starts_trains_nothing_until_it_is_resumed(tmp_pa
 
 
 def test_four_bit_adapters_resume_bit_for_bit(tmp_path):
-    config = CONFIG | {"lora": 4, "quantization": "nf4", "trainer": CONFIG["trainer"] | {"max_steps": 12}}
+    config = CONFIG | {
+        "lora": 4,
+        "quantization": "nf4",
+        "trainer": CONFIG["trainer"] | {"max_steps": 12},
+    }
     whole, killed = (create_run(config, tmp_path / name) for name in ("whole", "killed"))
     run_process(whole.folder).join()
     kill_at(killed, 6)
     run_process(killed.folder).join()
-    adapters = [load_file(run.folder / "final" / "adapter_model.safetensors") for run in (whole, killed)]
+    adapters = [
+        load_file(run.folder / "final" / "adapter_model.safetensors") for run in (whole, killed)
+    ]
     assert killed.status()["state"] == "finished"
     assert all(tensor.dtype == torch.float32 and tensor.any() for tensor in adapters[0].values())
     assert all(torch.equal(tensor, adapters[1][name]) for name, tensor in adapters[0].items())
     loaded = whole.policy().model.state_dict()
-    assert all(torch.equal(loaded[f"{n[:-7]}.default.weight"], tensor) for n, tensor in adapters[0].items())
+    assert all(
+        torch.equal(loaded[f"{n[:-7]}.default.weight"], tensor) for n, tensor in adapters[0].items()
+    )
 
 
 def test_a_torn_checkpoint_is_skipped(uninterrupted, tmp_path):
@@ -170,7 +190,9 @@ def test_an_edited_config_is_refused(uninterrupted):
     original = path.read_text()
     path.write_text(original.replace("num_prompts: 24", "num_prompts: 25"))
     try:
-        with pytest.raises(ValueError, match=r"edited since the run started: num_prompts \(24 -> 25\)"):
+        with pytest.raises(
+            ValueError, match=r"edited since the run started: num_prompts \(24 -> 25\)"
+        ):
             uninterrupted.resume()
     finally:
         path.write_text(original)
@@ -191,8 +213,14 @@ def test_manifest_and_files(uninterrupted):
     assert len(shown) == 8
     assert shown[["prompt", "completion"]].equals(samples[["prompt", "completion"]].head(8))
     assert shown["advantage"].tolist() == samples["advantages"].head(8).tolist()
-    assert [p for p in uninterrupted.folder.rglob("*") if p.suffix in (".pt", ".pth", ".bin", ".pkl")] == []
-    files = [path for path in uninterrupted.folder.rglob("*") if path.is_file() and path.name != "training.lock"]
+    assert [
+        p for p in uninterrupted.folder.rglob("*") if p.suffix in (".pt", ".pth", ".bin", ".pkl")
+    ] == []
+    files = [
+        path
+        for path in uninterrupted.folder.rglob("*")
+        if path.is_file() and path.name != "training.lock"
+    ]
     assert len({path.stat().st_mode for path in files}) == 1, "weights are as readable as the rest"
 
 
@@ -229,7 +257,10 @@ def test_runs_are_listed_found_and_removed(uninterrupted, tmp_path, monkeypatch,
 
 
 def test_grids_given_as_a_list_follow_one_another(tmp_path):
-    grid = [{"seed": [0, 1], "learning_rate": [0.002]}, {"seed": [0], "policy": ["build/policies/hard"]}]
+    grid = [
+        {"seed": [0, 1], "learning_rate": [0.002]},
+        {"seed": [0], "policy": ["build/policies/hard"]},
+    ]
     (tmp_path / "sweep.yaml").write_text(json.dumps(CONFIG | {"grid": grid}))
     config, read = load_sweep(tmp_path / "sweep.yaml")
     assert read == grid
@@ -258,7 +289,9 @@ def test_sweep_survives_a_crash_and_a_failing_run(tmp_path, capsys):
     assert table["heldout_after"].between(0, 1).all()
     assert runs(tmp_path)["run"].str.startswith("out/seed=").all()
     (tmp_path / "sweep.yaml").write_text(json.dumps(settings | {"grid": grid}))
-    assert main(["sweep", str(tmp_path / "sweep.yaml"), "--folder", str(folder), "--jobs", "1"]) == 0
+    assert (
+        main(["sweep", str(tmp_path / "sweep.yaml"), "--folder", str(folder), "--jobs", "1"]) == 0
+    )
     assert "3 of 3 runs finished." in capsys.readouterr().out
 
     (tmp_path / "damaged").mkdir()

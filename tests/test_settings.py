@@ -1,4 +1,6 @@
-"""Settings of a run: what TRL's annotations and our ranges refuse in one sentence, and that what is right passes."""
+"""Settings of a run: what TRL's annotations and our ranges refuse in one sentence, and that what is
+right passes.
+"""
 
 import csv
 import json
@@ -18,7 +20,9 @@ from workbook.training import config as settings
 from workbook.training.checks import check_run, validate
 from workbook.training.config import dump_yaml, parse_yaml
 
-CONFIGS = sorted(path for path in data_path("configs").rglob("*.yaml") if path.parent.name != "accelerate")
+CONFIGS = sorted(
+    path for path in data_path("configs").rglob("*.yaml") if path.parent.name != "accelerate"
+)
 WRONG = Path(__file__).parent / "data" / "wrong_settings.csv"
 
 
@@ -75,9 +79,12 @@ def test_trls_own_defaults_pass_and_every_number_of_it_has_a_range(recwarn):
         for name, default in vars(settings.CancellationConfig).items()
         if name in settings.trainer_fields()
     }
-    own = {"max_steps", "logging_steps", *settings.REASONS, *settings.CHOICES}  # of which a run has its own
+    # of which a run has its own
+    own = {"max_steps", "logging_steps", *settings.REASONS, *settings.CHOICES}
     own |= set(settings.NEW_NAMES.values())
-    settings.check_trainer({name: value for name, value in known.items() if name not in own and not callable(value)})
+    settings.check_trainer(
+        {name: value for name, value in known.items() if name not in own and not callable(value)}
+    )
     assert not recwarn.list
 
 
@@ -85,7 +92,9 @@ def test_a_field_that_is_new_in_trl_passes_with_a_warning(monkeypatch):
     monkeypatch.setattr(settings, "_TAKEN", settings._TAKEN.replace("entropy_coef_delta", ""))
     settings.new_fields.cache_clear()
     try:
-        with pytest.warns(UserWarning, match="trainer.entropy_coef_delta is newer than this workbook"):
+        with pytest.warns(
+            UserWarning, match="trainer.entropy_coef_delta is newer than this workbook"
+        ):
             settings.check_trainer({"entropy_coef_delta": 0.1, "entropy_coef": 0.1})
     finally:
         settings.new_fields.cache_clear()
@@ -96,33 +105,45 @@ def test_checkpointing_is_taken_by_its_old_name_and_its_new_one(old):
     names = settings.NEW_NAMES if old else {new: new for new in settings.NEW_NAMES.values()}
     given = dict(zip(names, (True, {"use_reentrant": False}), strict=True))
     for trainer, expected in ((given, (True, {"use_reentrant": False})), ({}, (False, None))):
-        config = RunConfig.load(BASE).override({f"trainer.{name}": value for name, value in trainer.items()})
+        config = RunConfig.load(BASE).override(
+            {f"trainer.{name}": value for name, value in trainer.items()}
+        )
         args = settings.trainer_args(config, torch.device("cpu"), "out")
         assert (args.gradient_checkpointing, args.gradient_checkpointing_kwargs) == expected
     with pytest.raises(
-        ValueError, match=r"gradient_checkpointing is the old name of trainer\.activation_checkpointing"
+        ValueError,
+        match=r"gradient_checkpointing is the old name of trainer\.activation_checkpointing",
     ):
-        RunConfig(trainer=dict.fromkeys(("gradient_checkpointing", "activation_checkpointing"), True))
+        RunConfig(
+            trainer=dict.fromkeys(("gradient_checkpointing", "activation_checkpointing"), True)
+        )
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_shipped_configs_are_runs(path):
     if "grid" not in yaml.safe_load(path.read_text()):
-        assert errors(RunConfig.load(path).override({"use_vllm": False})) == []  # which is not installed here
+        # which is not installed here
+        assert errors(RunConfig.load(path).override({"use_vllm": False})) == []
         return
     config, grid = load_sweep(path)
-    first = {key: values[0] for key, values in (grid[0] if isinstance(grid, list) else grid).items()}
+    first = {
+        key: values[0] for key, values in (grid[0] if isinstance(grid, list) else grid).items()
+    }
     assert errors(config.override(first)) == []
 
 
 @pytest.mark.parametrize("text", ["5e-4", "5E-4", "+5e-4", "0.0005", ".5e-3", "5.e-4"])
 def test_a_number_is_one_in_a_file_and_on_the_command_line(text, tmp_path):
     (tmp_path / "c.yaml").write_text(f"trainer:\n  learning_rate: {text}\n")
-    assert RunConfig.load(tmp_path / "c.yaml").trainer["learning_rate"] == parse_yaml(text) == 0.0005
+    assert (
+        RunConfig.load(tmp_path / "c.yaml").trainer["learning_rate"] == parse_yaml(text) == 0.0005
+    )
 
 
 def test_yaml_that_is_written_is_read_again():
-    config = RunConfig(name="1e3", task="own:no", trainer={"learning_rate": 1e-5, "max_steps": 1000, "delta": None})
+    config = RunConfig(
+        name="1e3", task="own:no", trainer={"learning_rate": 1e-5, "max_steps": 1000, "delta": None}
+    )
     texts = ("5e-4", "1:30", "yes", "010", "1_0", "", "2024-01-01")
     config = config.override({"task_options": {text: text for text in texts}})
     assert RunConfig.load(parse_yaml(dump_yaml(vars(config)))) == config
@@ -134,7 +155,9 @@ def test_what_python_has_beside_yaml_is_taken_as_yaml_would_have_it(tmp_path):
     assert (config.policy, config.seed) == (str(tmp_path), 3)
     assert RunConfig.load(parse_yaml(dump_yaml(vars(config)))) == config
     assert [type(value) for value in (config.seed, config.trainer["learning_rate"])] == [int, float]
-    (name, config), _ = combinations(RunConfig.load(BASE), {"learning_rate": np.array([0.5, 0.25])}).items()
+    (name, config), _ = combinations(
+        RunConfig.load(BASE), {"learning_rate": np.array([0.5, 0.25])}
+    ).items()
     assert (name, config.trainer["learning_rate"]) == ("learning_rate=0.5", 0.5)
 
 
@@ -165,7 +188,10 @@ def test_a_file_that_is_no_config_is_named(text, words, tmp_path):
     [
         ({}, "must be a mapping"),
         ({"seed": [0, 0]}, "same combination twice"),
-        ({"learning_rate": [1e-3, -1]}, "The combination learning_rate=-1 makes no run: trainer.learning_rate=-1"),
+        (
+            {"learning_rate": [1e-3, -1]},
+            "The combination learning_rate=-1 makes no run: trainer.learning_rate=-1",
+        ),
         ({"batching": ["shuffled", "sign_partitioned"]}, "batching=sign_partitioned makes no run"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Output states of every kind of head against autograd: tied, untied, biased, scaled, soft-capped, under LoRA."""
+"""Output states of every kind of head against autograd: tied, untied, biased, scaled, soft-capped,
+under LoRA.
+"""
 
 from types import SimpleNamespace
 
@@ -30,7 +32,9 @@ HEADS = {
     "biased": lambda: PhiForCausalLM(PhiConfig(**SIZES)),
     "scaled": lambda: CohereForCausalLM(CohereConfig(**SIZES, logit_scale=0.25)),
     "divided": lambda: GraniteForCausalLM(GraniteConfig(**SIZES, logits_scaling=0.5)),
-    "soft-capped": lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=3.0)),
+    "soft-capped": lambda: Gemma2ForCausalLM(
+        Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=3.0)
+    ),
 }
 
 
@@ -47,7 +51,8 @@ def make_policy(kind):
 
 def make_rollouts():
     generator = torch.Generator().manual_seed(1)
-    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]])  # the last one truncated, say
+    # the last one truncated, say
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
     return Rollouts(
         prompt_ids=torch.randint(1, 13, (4, 3), generator=generator),
         prompt_mask=torch.tensor([[1, 1, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]]),
@@ -66,7 +71,9 @@ def logps_of(model, rollouts):
     mask = torch.cat([rollouts.prompt_mask, rollouts.completion_mask], 1)
     ids = torch.cat([rollouts.prompt_ids, rollouts.completion_ids], 1)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    logits = model(input_ids=ids, attention_mask=mask, position_ids=positions, logits_to_keep=5).logits[:, :-1]
+    logits = model(
+        input_ids=ids, attention_mask=mask, position_ids=positions, logits_to_keep=5
+    ).logits[:, :-1]
     every = logits.log_softmax(-1).gather(2, rollouts.completion_ids[..., None]).squeeze(2)
     return every[rollouts.completion_mask.bool()]
 
@@ -90,7 +97,9 @@ def test_the_kernel_is_that_of_the_output_layers_gradients(kind):
     rows = torch.stack(rows)
     torch.testing.assert_close(states.kernel(), rows @ rows.T, rtol=1e-6, atol=1e-9)
     coupled = states.coupled(2, torch.ones(11))
-    torch.testing.assert_close(torch.tensor(coupled["coupling"]), rows @ rows[2], rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(
+        torch.tensor(coupled["coupling"]), rows @ rows[2], rtol=1e-6, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -116,7 +125,9 @@ def test_adapters_count_as_a_part_of_the_head():
     from peft import LoraConfig, get_peft_model
 
     policy, rollouts = make_policy("untied"), make_rollouts()
-    model = get_peft_model(policy.model, LoraConfig(r=2, target_modules=["lm_head", "q_proj"], task_type="CAUSAL_LM"))
+    model = get_peft_model(
+        policy.model, LoraConfig(r=2, target_modules=["lm_head", "q_proj"], task_type="CAUSAL_LM")
+    )
     model = model.double().eval()
     nudge_adapters(model, std=1.0)
     states = output_states(SimpleNamespace(model=model), rollouts)
@@ -127,8 +138,12 @@ def test_adapters_count_as_a_part_of_the_head():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda z: z**3, "LlamaForCausalLM changes the logits after its output layer by more than a factor"),
-        (lambda z: 30 * torch.tanh(z / 30), "changes the logits after its output layer"),  # its config knows of no cap
+        (
+            lambda z: z**3,
+            "LlamaForCausalLM changes the logits after its output layer by more than a factor",
+        ),
+        # its config knows of no cap
+        (lambda z: 30 * torch.tanh(z / 30), "changes the logits after its output layer"),
     ],
 )
 def test_what_cannot_be_supported_is_refused(monkeypatch, change, message):

@@ -1,4 +1,6 @@
-"""What the chapters' stories share: the prompt that all follow, the path, claims in a word, a reader's hypothesis."""
+"""What the chapters' stories share: the prompt that all follow, the path, claims in a word, a
+reader's hypothesis.
+"""
 
 import random
 
@@ -31,7 +33,10 @@ def hypothesis(larger, smaller, pairs=6):
         (3, "'3' is no hypothesis; write"),
         ({"larger": {"size": 2}, "smaller": {}}, "is no hypothesis; write"),
         (hypothesis(2, {}), "larger is '2', but must be a dict of settings, such as {'size': ...}"),
-        (hypothesis({"sise": 2}, {}), "larger has no setting 'sise'; there are size, heat, noise, shape."),
+        (
+            hypothesis({"sise": 2}, {}),
+            "larger has no setting 'sise'; there are size, heat, noise, shape.",
+        ),
         (hypothesis({}, {"seed": 2}), "smaller has no setting 'seed'"),
         (hypothesis({"size": 1}, {}), "the same settings"),
         (hypothesis({"size": 2}, {"heat": 2}), "they differ in size and heat"),
@@ -39,11 +44,17 @@ def hypothesis(larger, smaller, pairs=6):
         (hypothesis({"size": 2}, {}, pairs=True), "pairs is 'True'"),
         (hypothesis({"heat": -1}, {}), "Not quite: heat=-1 must be above 0."),
         (hypothesis({"size": "a"}, {}), "Not quite: "),
-        (hypothesis({"shape": "round"}, {}), "Not quite: your function has no case for 'round'; read which it has."),
+        (
+            hypothesis({"shape": "round"}, {}),
+            "Not quite: your function has no case for 'round'; read which it has.",
+        ),
         (hypothesis({"size": 2}, {}), "Your hypothesis holds at these settings."),
         (hypothesis({}, {"size": 2}), "The opposite holds at these settings"),
         (hypothesis({"heat": 2}, {}), "does not depend on what you changed"),
-        (hypothesis({"size": 2, "noise": 9}, {"noise": 9}), "Open at these settings: neither sign is excluded"),
+        (
+            hypothesis({"size": 2, "noise": 9}, {"noise": 9}),
+            "Open at these settings: neither sign is excluded",
+        ),
     ],
 )
 def test_a_hypothesis_is_tried_or_its_fault_is_named(mine, says, capsys):
@@ -74,7 +85,10 @@ def test_a_and_b_are_rollouts_of_a_policy_that_answers_their_prompt():
     group = example_group(policy, 8)
     assert 0 < group.rewards.mean() < 1
     values = running_values(pair)
-    assert [part["value"].tolist() for _, part in values.groupby("rollout")] == [[5, 9, 2], [5, 8, 1]]
+    assert [part["value"].tolist() for _, part in values.groupby("rollout")] == [
+        [5, 9, 2],
+        [5, 8, 1],
+    ]
     chart = meeting_paths_chart(values).to_dict()
     assert "step 0, value 5: 0.50 of 2" in chart["description"]
 

@@ -1,4 +1,6 @@
-"""Studies are made seed by seed, kept whole, and read back; intervals over seeds and prompts are honest."""
+"""Studies are made seed by seed, kept whole, and read back; intervals over seeds and prompts are
+honest.
+"""
 
 import hashlib
 import json
@@ -15,8 +17,20 @@ from workbook.policies import load_policy
 from workbook.statistics import nested_mean
 from workbook.studies import SCALES, Scale, bench, load_measured, measure, record, storage
 from workbook.studies.record import check_results, provenance
-from workbook.studies.registration import named_after, read_registration, registered_studies, registration_path
-from workbook.studies.storage import MANIFEST, experiment_folder, measured_seeds, read_manifest, read_table, write_unit
+from workbook.studies.registration import (
+    named_after,
+    read_registration,
+    registered_studies,
+    registration_path,
+)
+from workbook.studies.storage import (
+    MANIFEST,
+    experiment_folder,
+    measured_seeds,
+    read_manifest,
+    read_table,
+    write_unit,
+)
 
 REGISTRATION = "registered: 2026-11-22\nquestion: do signs decide?\n"
 
@@ -39,9 +53,13 @@ def test_a_study_leaves_tables_and_the_command_that_made_them(small):
     assert (manifest["scale"], manifest["seed"], manifest["policy"]) == ("tiny", 0, "bundled")
     assert manifest["sha256"] == load_policy("bundled").provenance["sha256"]
     registered = hashlib.sha256(REGISTRATION.encode()).hexdigest()
-    assert manifest["registration"] == registered == read_registration("flip_backbones", folder).hash
+    assert (
+        manifest["registration"] == registered == read_registration("flip_backbones", folder).hash
+    )
     units = provenance("flip_backbones", "tiny", folder).to_dict("records")
-    assert [(unit["unit"], unit["registration"], unit["policy"]) for unit in units] == [(0, registered, "bundled")]
+    assert [(unit["unit"], unit["registration"], unit["policy"]) for unit in units] == [
+        (0, registered, "bundled")
+    ]
     assert units[0]["modified"] == manifest["modified"]
     assert json.loads(manifest["sizes"])["group_size"] == 4
     assert json.loads(manifest["versions"])["numpy"] == np.__version__
@@ -59,11 +77,17 @@ def test_a_manifest_names_every_policy_of_its_unit(tmp_path, monkeypatch):
 
     def loaded(name):  # the bundled policy in the place of those that training would make
         policy = load_policy("bundled")
-        return replace(policy, provenance=policy.provenance | {"name": name, "sha256": digest(name)})
+        return replace(
+            policy, provenance=policy.provenance | {"name": name, "sha256": digest(name)}
+        )
 
     def widths(bench):
         benches = [bench.dialled(width=8), bench.dialled(width=8).dialled(operands=3)]
-        return {"widths": pd.DataFrame({"parameters": [here.policy.model.num_parameters() for here in benches]})}
+        return {
+            "widths": pd.DataFrame(
+                {"parameters": [here.policy.model.num_parameters() for here in benches]}
+            )
+        }
 
     monkeypatch.setattr(record, "_study", lambda name: widths)
     monkeypatch.setattr(bench, "load_policy", loaded)
@@ -77,7 +101,21 @@ def test_a_manifest_names_every_policy_of_its_unit(tmp_path, monkeypatch):
 def test_what_was_made_is_kept_and_the_command_line_goes_on(small, capsys):
     folder, [path] = small
     before = path.stat().st_mtime_ns
-    assert __main__.main(["measure", "flip_backbones", "--scale", "tiny", "--seeds", "0", "--folder", str(folder)]) == 0
+    assert (
+        __main__.main(
+            [
+                "measure",
+                "flip_backbones",
+                "--scale",
+                "tiny",
+                "--seeds",
+                "0",
+                "--folder",
+                str(folder),
+            ]
+        )
+        == 0
+    )
     assert str(path) in capsys.readouterr().out
     assert path.stat().st_mtime_ns == before
 
@@ -87,7 +125,9 @@ def test_as_many_seeds_as_registered_are_measured(tmp_path, monkeypatch):
     count = read_registration("dose_llm").units["smollm2_plain"]
     assert count != SCALES["smollm2_plain"].seeds
     for seed in (0, count - 1):
-        results.add_unit(tmp_path, "dose_llm", "smollm2_plain", seed, {"rates": pd.DataFrame({"x": [seed]})})
+        results.add_unit(
+            tmp_path, "dose_llm", "smollm2_plain", seed, {"rates": pd.DataFrame({"x": [seed]})}
+        )
 
     whole = bench.Bench
     monkeypatch.setattr(record, "_study", lambda name: tabulate)
@@ -101,7 +141,9 @@ def tabulate(bench):
     return {"rates": pd.DataFrame({"x": [bench.seed]})}
 
 
-TABLE = pd.DataFrame({"name": ["b", "a"], "count": [3, 1], "value": [0.5, np.nan], "known": [True, False]})
+TABLE = pd.DataFrame(
+    {"name": ["b", "a"], "count": [3, 1], "value": [0.5, np.nan], "known": [True, False]}
+)
 
 
 def test_units_read_back_as_they_were_written(tmp_path):
@@ -141,10 +183,14 @@ def test_a_unit_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     assert written == ["dose.rates.parquet"]
     assert read_table("dose", "family", "rates", tmp_path)["seed"].tolist() == [0, 0]
     assert write_unit("dose", "family", 1, tables, {}, tmp_path)
-    assert not write_unit("dose", "family", 1, tables, {}, tmp_path), "who comes second adds nothing"
+    assert not write_unit("dose", "family", 1, tables, {}, tmp_path), (
+        "who comes second adds nothing"
+    )
     for name in tables:
         assert read_table("dose", "family", name, tmp_path)["seed"].tolist() == [0, 0, 1, 1]
-    with pytest.raises(ValueError, match=r"Table 'rates' of dose has a column 'scale', which names the unit"):
+    with pytest.raises(
+        ValueError, match=r"Table 'rates' of dose has a column 'scale', which names the unit"
+    ):
         write_unit("dose", "family", 2, {"rates": TABLE.assign(scale=1)}, {}, tmp_path)
 
 
@@ -156,14 +202,18 @@ def add_units(folder, seeds):
 def test_processes_add_units_at_once(tmp_path):
     """Each of three adds its own and one that all add; none is lost, and that one is there once."""
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=add_units, args=(tmp_path, [k, k + 3, k + 6, 9])) for k in range(3)]
+    processes = [
+        context.Process(target=add_units, args=(tmp_path, [k, k + 3, k + 6, 9])) for k in range(3)
+    ]
     for process in processes:
         process.start()
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert measured_seeds("dose", "family", tmp_path) == [*range(10)]
-    assert read_table("dose", "family", "rates", tmp_path)["seed"].tolist() == [k for k in range(10) for _ in range(2)]
+    assert read_table("dose", "family", "rates", tmp_path)["seed"].tolist() == [
+        k for k in range(10) for _ in range(2)
+    ]
 
 
 def test_a_folder_is_checked_before_it_is_judged(tmp_path):
@@ -177,14 +227,22 @@ def test_a_folder_is_checked_before_it_is_judged(tmp_path):
 
 
 def test_a_registration_is_found_where_it_is_stated(tmp_path):
-    """In a folder of results where that registers the study, else in data/results; notes on it beside it."""
+    """In a folder of results where that registers the study, else in data/results; notes on it
+    beside it.
+    """
     own = "registered: today\nquestion: mine?\n"
     results.write_text(tmp_path, "dose", own)
     results.write_text(tmp_path, "dose", "controls: {H1: H2}\n", "named")
     assert read_registration("dose", tmp_path).question == "mine?"
     assert named_after("dose", tmp_path) == {"H1": "H2"}
-    assert read_registration("mass", tmp_path) == read_registration("mass"), "of the same experiment"
-    assert registration_path("mass", tmp_path) == registration_path("mass") == registration_path("dose")
+    assert read_registration("mass", tmp_path) == read_registration("mass"), (
+        "of the same experiment"
+    )
+    assert (
+        registration_path("mass", tmp_path)
+        == registration_path("mass")
+        == registration_path("dose")
+    )
     assert registered_studies(tmp_path) == ["dose"]
     results.write_text(tmp_path, "dose", own.replace("mine", "yours"))
     assert read_registration("dose", tmp_path).question == "yours?"
@@ -195,15 +253,23 @@ def test_what_cannot_be_is_refused(tmp_path):
         measure("nothing", "tiny")
     with pytest.raises(ValueError, match="scale='huge' is unknown: choose one of tiny"):
         measure("flip_backbones", "huge")
-    with pytest.raises(ValueError, match="python -m workbook measure flip_backbones --scale tiny makes its tables"):
+    with pytest.raises(
+        ValueError, match="python -m workbook measure flip_backbones --scale tiny makes its tables"
+    ):
         load_measured("flip_backbones", "tiny", "shares", tmp_path)
 
 
 def test_seeds_count_as_the_independent_things():
     rng = np.random.default_rng(0)
-    rows = [(seed, group, shift + 0.01 * rng.normal()) for seed, shift in enumerate((0, 1, 2)) for group in range(50)]
+    rows = [
+        (seed, group, shift + 0.01 * rng.normal())
+        for seed, shift in enumerate((0, 1, 2))
+        for group in range(50)
+    ]
     table = pd.DataFrame(rows, columns=["seed", "group", "value"])
     assert nested_mean(table, "value").mean == pytest.approx(1, abs=0.01)
-    assert nested_mean(table, "value").low < 0.5, "with three seeds that differ by 1 the mean is not known to 0.01"
+    assert nested_mean(table, "value").low < 0.5, (
+        "with three seeds that differ by 1 the mean is not known to 0.01"
+    )
     alone = nested_mean(table.assign(seed=0, group=range(len(table))), "value")
     assert alone.high - alone.low < 0.3

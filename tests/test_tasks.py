@@ -43,9 +43,15 @@ ALIEN = [None, 7, [], {}, [None], [{"role": "assistant"}], [{"role": "assistant"
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("qa")
-    Dataset.from_dict({"q": ["2 + 2?", "3 + 1?"], "a": ["so #### 4", "4"]}).to_parquet(str(folder / "train.parquet"))
+    Dataset.from_dict({"q": ["2 + 2?", "3 + 1?"], "a": ["so #### 4", "4"]}).to_parquet(
+        str(folder / "train.parquet")
+    )
     hub = get_task(f"hub:{folder}", prompt_column="q", answer_column="a")
-    return {"chain": get_task("chain"), "gym": get_task("gym:chain_sum", min_terms=2, max_terms=2), "hub": hub}
+    return {
+        "chain": get_task("chain"),
+        "gym": get_task("gym:chain_sum", min_terms=2, max_terms=2),
+        "hub": hub,
+    }
 
 
 def graded(task, completions, answer="4"):
@@ -69,7 +75,11 @@ def test_hostile_completions_are_cheap_and_pay_nothing(tasks, family, kind):
 
 @pytest.mark.parametrize("family", ["chain", "gym", "hub"])
 @settings(max_examples=150, deadline=None)
-@given(text=st.one_of(st.text(), st.text("0123456789.,-+=eE/ \nanswer:is<>{}#\\boxd$*[]()"), st.binary().map(repr)))
+@given(
+    text=st.one_of(
+        st.text(), st.text("0123456789.,-+=eE/ \nanswer:is<>{}#\\boxd$*[]()"), st.binary().map(repr)
+    )
+)
 def test_any_text_gives_a_number_in_the_unit_interval(tasks, family, text):
     for completion in (text, "the answer is " + text, [{"role": "assistant", "content": text}]):
         assert 0.0 <= graded(tasks[family], [completion])[0] <= 1.0
@@ -82,7 +92,10 @@ def test_gym_rows_survive_storage_and_pay_their_own_answers():
     assert rows.column_names == ["prompt", "answer"]
     assert rows["prompt"][0][0]["role"] == "user"
     assert rows["prompt"][0][0]["content"].endswith("Say: the answer is X.")
-    replies = [[{"role": "assistant", "content": f"I think the answer is {answer}."}] for answer in rows["answer"]]
+    replies = [
+        [{"role": "assistant", "content": f"I think the answer is {answer}."}]
+        for answer in rows["answer"]
+    ]
     assert task.reward(rows["prompt"][:], replies, rows["answer"][:]) == [1.0] * 20
     half = [{"role": "assistant", "content": "The answer is 14."}]
     assert task.reward([""], [half], ["4"]) == [0.0]
@@ -90,9 +103,19 @@ def test_gym_rows_survive_storage_and_pay_their_own_answers():
 
 
 def test_gym_refuses_questions_of_several_right_answers():
-    several = {"countdown", "n_queens", "propositional_logic", "puzzle24", "simple_integration", "codeio", "composite"}
+    several = {
+        "countdown",
+        "n_queens",
+        "propositional_logic",
+        "puzzle24",
+        "simple_integration",
+        "codeio",
+        "composite",
+    }
     assert not several & set(allowed_datasets())
-    assert {"chain_sum", "gsm_symbolic", "basic_arithmetic", "leg_counting", "sudoku"} <= set(allowed_datasets())
+    assert {"chain_sum", "gsm_symbolic", "basic_arithmetic", "leg_counting", "sudoku"} <= set(
+        allowed_datasets()
+    )
     for name in ("countdown", "rubiks_cube", "ransom_note"):
         with pytest.raises(ValueError, match="is refused"):
             get_task(f"gym:{name}")
@@ -117,7 +140,10 @@ def test_no_verifier_of_gym_sees_a_completion(monkeypatch, name):
 
 def test_hub_reads_a_local_folder(tmp_path):
     Dataset.from_dict(
-        {"question": [f"{i}?" for i in range(30)], "answer": [f"It is {i}.\n#### {i}" for i in range(30)]}
+        {
+            "question": [f"{i}?" for i in range(30)],
+            "answer": [f"It is {i}.\n#### {i}" for i in range(30)],
+        }
     ).to_json(str(tmp_path / "train.jsonl"))
     task = get_task(f"hub:{tmp_path}", chat=False)
     rows = task.dataset(10, seed=1)
@@ -139,5 +165,12 @@ def test_hub_reads_a_local_folder(tmp_path):
 def test_rewards_are_what_trl_asks_for(tasks):
     reward = tasks["chain"].reward
     assert reward.__name__ == "reward"
-    extra = {"completion_ids": [[1], [2]], "trainer_state": object(), "log_metric": print, "environments": None}
-    assert reward(prompts=["", ""], completions=["so the answer is 4", ""], answer=["4", "4"], **extra) == [1.0, 0.0]
+    extra = {
+        "completion_ids": [[1], [2]],
+        "trainer_state": object(),
+        "log_metric": print,
+        "environments": None,
+    }
+    assert reward(
+        prompts=["", ""], completions=["so the answer is 4", ""], answer=["4", "4"], **extra
+    ) == [1.0, 0.0]

@@ -1,4 +1,6 @@
-"""A run's token tables say what its steps did to each token; writing them trains nothing and stays in a budget."""
+"""A run's token tables say what its steps did to each token; writing them trains nothing and stays
+in a budget.
+"""
 
 import gc
 import json
@@ -26,9 +28,11 @@ PLAIN = {"record_tokens": 1, "max_steps": 3, "epsilon": 0.02, "max_completion_le
 
 
 class Watched(CancellationTrainer):
-    """Keeps each micro-batch of training with the slopes of its loss, from a backward pass of the test's own.
+    """Keeps each micro-batch of training with the slopes of its loss, from a backward pass of the
+    test's own.
 
-    correction: (rollouts, tokens) -> the column that vLLM's correction would be.  tooled: some tokens are a tool's.
+    correction: (rollouts, tokens) -> the column that vLLM's correction would be.  tooled: some
+    tokens are a tool's.
     """
 
     correction, tooled = None, False
@@ -38,7 +42,9 @@ class Watched(CancellationTrainer):
         if self.correction:
             output["importance_sampling_ratio"] = self.correction(*output["completion_ids"].shape)
         if self.tooled:
-            output["tool_mask"] = torch.ones_like(output["completion_ids"]).index_fill(1, torch.tensor([3, 4]), 0)
+            output["tool_mask"] = torch.ones_like(output["completion_ids"]).index_fill(
+                1, torch.tensor([3, 4]), 0
+            )
         return output
 
     def _compute_loss(self, model, inputs):
@@ -52,7 +58,12 @@ class Watched(CancellationTrainer):
             pushing, self.beta = GRPOTrainer._compute_loss(self, model, inputs), beta
         (slopes,) = torch.autograd.grad(pushing, self.outputs[0], retain_graph=True)
         logps, entropies = (values.detach() for values in self.outputs[:2])
-        watched = {"push": -slopes, "logp": logps, "entropy": entropies, "step": self.state.global_step + 1}
+        watched = {
+            "push": -slopes,
+            "logp": logps,
+            "entropy": entropies,
+            "step": self.state.global_step + 1,
+        }
         self.watched.append(dict(inputs) | watched)
         return loss
 
@@ -75,7 +86,9 @@ def few_objects():
 def reward(prompts, completions, **columns):
     """Three values, and one prompt of three without a difference."""
     pairs = zip(prompts, completions, strict=True)
-    return [float(sum(map(ord, text)) % 3 * (sum(map(ord, prompt)) % 3 > 0)) for prompt, text in pairs]
+    return [
+        float(sum(map(ord, text)) % 3 * (sum(map(ord, prompt)) % 3 > 0)) for prompt, text in pairs
+    ]
 
 
 def build(folder, policy=None, prompts=64, kind=Watched, stub=None, **settings):
@@ -101,28 +114,48 @@ def expected_rows(trainer, step: int) -> pd.DataFrame:
     for part in (part for part in trainer.watched if part["step"] == step):
         mask = part["completion_mask"] * part.get("tool_mask", 1)
         old = part.get("old_per_token_logps", part["logp"])
-        columns = {"advantage": part["advantages"].view(len(mask), -1).expand(mask.shape), "old_logp": old}
-        columns |= {"importance": part.get("importance_sampling_ratio", torch.ones_like(old)).expand(mask.shape)}
+        columns = {
+            "advantage": part["advantages"].view(len(mask), -1).expand(mask.shape),
+            "old_logp": old,
+        }
+        columns |= {
+            "importance": (
+                part.get("importance_sampling_ratio", torch.ones_like(old)).expand(mask.shape)
+            )
+        }
         columns |= {name: part[name] for name in ("push", "logp", "entropy")}
         for i in range(len(mask)):
             log_ratio = (part["logp"] - old)[i]
             if trainer.args.importance_sampling_level == "sequence":
-                log_ratio = log_ratio.mul(mask[i]).sum().div(mask[i].sum().clamp(min=1)).expand_as(log_ratio)
+                log_ratio = (
+                    log_ratio.mul(mask[i])
+                    .sum()
+                    .div(mask[i].sum().clamp(min=1))
+                    .expand_as(log_ratio)
+                )
             whole = {"group": int(part["group_id"][i]), "rollout": int(part["rollout"][i])}
             whole |= {"reward": float(part["rewards"][i])}
             for t in part["completion_mask"][i].nonzero()[:, 0].tolist():
-                own = {"position": t, "token_id": int(part["completion_ids"][i, t]), "lossless": not mask[i, t]}
+                own = {
+                    "position": t,
+                    "token_id": int(part["completion_ids"][i, t]),
+                    "lossless": not mask[i, t],
+                }
                 own |= {name: float(values[i, t]) for name, values in columns.items()}
                 rows.append(whole | own | {"ratio": float(log_ratio[t].exp())})
     return pd.DataFrame(rows).sort_values(["group", "rollout", "position"], ignore_index=True)
 
 
 def assert_formula(table: pd.DataFrame) -> None:
-    """r A / N is the push of a token that nothing stopped, by the normalizer in the file; grpo's over T_i, too."""
+    """r A / N is the push of a token that nothing stopped, by the normalizer in the file; grpo's
+    over T_i, too.
+    """
     objective, free = table.attrs["objective"], table["stopped"] == ""
     kind, n = objective["loss_type"], objective["normalizer"]
     changed = (
-        objective["group_transform"] or objective["top_entropy_quantile"] < 1 or objective["clipping"] == "symmetric"
+        objective["group_transform"]
+        or objective["top_entropy_quantile"] < 1
+        or objective["clipping"] == "symmetric"
     )
     if kind not in ("grpo", "dr_grpo", "dapo", "bnpo", "luspo") or changed:
         return
@@ -149,7 +182,11 @@ LOSSES = [  # settings, what stands in for an engine or a tool, reasons that mus
     ({}, {}, {"clip low", "clip high", "no advantage"}),
     ({"loss_type": "grpo"} | SEQUENCE, {}, {"clip low", "clip high"}),
     ({"loss_type": "grpo", "max_completion_length": 39}, {}, {"clip high"}),
-    ({"loss_type": "dapo", "gradient_accumulation_steps": 2, "trim_padding": True}, {}, {"clip low"}),
+    (
+        {"loss_type": "dapo", "gradient_accumulation_steps": 2, "trim_padding": True},
+        {},
+        {"clip low"},
+    ),
     ({"loss_type": "bnpo", "delta": 1.03, "gradient_accumulation_steps": 2}, {}, {"clip high"}),
     ({"loss_type": "cispo", "epsilon_high": 2.0}, {}, {"no advantage"}),
     ({"loss_type": "sapo"}, {}, {"no advantage"}),
@@ -164,23 +201,37 @@ LOSSES = [  # settings, what stands in for an engine or a tool, reasons that mus
     ({}, {"correction": some_ratios}, {"off-policy"}),
     ({}, {"tooled": True}, {"tool"}),
     ({"clipping": "symmetric", "num_iterations": 2}, {}, {"clip low", "clip high"}),
-    (QUERY | {"group_transform": "min_replace", "transform_on": "clipped_weights"} | SEQUENCE, {}, {"group"}),
-    (QUERY | {"group_transform": "advantage_orthogonal"}, {"correction": some_ratios}, {"no advantage"}),
+    (
+        QUERY | {"group_transform": "min_replace", "transform_on": "clipped_weights"} | SEQUENCE,
+        {},
+        {"group"},
+    ),
+    (
+        QUERY | {"group_transform": "advantage_orthogonal"},
+        {"correction": some_ratios},
+        {"no advantage"},
+    ),
     ({"advantage_estimator": "prefix_credit"}, {}, {"no advantage"}),
 ]
 
 
 @pytest.mark.parametrize(("settings", "stub", "reasons"), LOSSES, ids=lambda value: None)
 def test_a_table_is_what_the_loss_did(tmp_path, settings, stub, reasons):
-    """Row by row, for each loss type, level, bound, mask and correction; a token is stopped where it has no push."""
+    """Row by row, for each loss type, level, bound, mask and correction; a token is stopped where
+    it has no push.
+    """
     trainer, steps = recorded(tmp_path, stub=stub, **PLAIN | settings)
     assert list(steps) == [1, 2, 3]
     seen = set()
     for step, table in steps.items():
         expected = expected_rows(trainer, step)
         for name in set(expected) - {"lossless"}:
-            np.testing.assert_allclose(table[name], expected[name], rtol=2e-5, atol=1e-9, err_msg=name)
-        np.testing.assert_allclose(table["weight"] * table["advantage"], table["push"], rtol=1e-5, atol=1e-12)
+            np.testing.assert_allclose(
+                table[name], expected[name], rtol=2e-5, atol=1e-9, err_msg=name
+            )
+        np.testing.assert_allclose(
+            table["weight"] * table["advantage"], table["push"], rtol=1e-5, atol=1e-12
+        )
         assert ((table["stopped"] == "") == (table["push"] != 0)).all()
         assert_formula(table)
         assert (table["stopped"] == "tool").tolist() == expected["lossless"].tolist()
@@ -190,7 +241,9 @@ def test_a_table_is_what_the_loss_did(tmp_path, settings, stub, reasons):
 
 # --- after the step
 def test_the_log_probability_after_a_step_is_the_one_before_the_next(tmp_path):
-    """Four steps on one generation batch, each with all of its rollouts: the same numbers, to the bit."""
+    """Four steps on one generation batch, each with all of its rollouts: the same numbers, to the
+    bit.
+    """
     whole = {"per_device_train_batch_size": 16, "steps_per_generation": 1, "num_iterations": 4}
     whole |= {"max_steps": 4, "max_completion_length": 16}
     _, steps = recorded(tmp_path, record_tokens=1, **whole)
@@ -204,25 +257,39 @@ def test_the_log_probability_after_a_step_is_the_one_before_the_next(tmp_path):
     "settings",
     [
         {"num_iterations": 2},
-        {"gradient_accumulation_steps": 2, "use_adaptive_entropy": True, "entropy_target": 0.5, "trim_padding": True},
-        {"policy": policy_with_adapters, "measure_cancellation": 1, "mask_truncated_completions": True},
+        {
+            "gradient_accumulation_steps": 2,
+            "use_adaptive_entropy": True,
+            "entropy_target": 0.5,
+            "trim_padding": True,
+        },
+        {
+            "policy": policy_with_adapters,
+            "measure_cancellation": 1,
+            "mask_truncated_completions": True,
+        },
         {"beta": 0.1, "loss_type": "grpo", "use_adaptive_entropy": True, "entropy_target": 0.5},
     ],
     ids=lambda settings: "-".join(settings),  # the same in every process
 )
 def test_recording_never_trains(tmp_path, settings):
-    """Equal bits with and without, also where the model itself draws random numbers; the same rows are logged."""
+    """Equal bits with and without, also where the model itself draws random numbers; the same rows
+    are logged.
+    """
     own, finals, rows = settings | {"max_steps": 6, "max_completion_length": 16}, [], []
     policy = own.pop("policy", lambda: load_policy("bundled"))
     for every in (0, 2):
-        trainer = build(tmp_path / str(every), policy(), kind=CancellationTrainer, record_tokens=every, **own)
+        trainer = build(
+            tmp_path / str(every), policy(), kind=CancellationTrainer, record_tokens=every, **own
+        )
         for module in trainer.model.modules():
             if hasattr(module, "attention_dropout"):
                 module.attention_dropout = 0.1
         trainer.train()
         finals.append({name: p.clone() for name, p in trainer.model.state_dict().items()})
         untimed = [
-            {k: row[k] for k in row if "time" not in k and "per_sec" not in k} for row in trainer.state.log_history
+            {k: row[k] for k in row if "time" not in k and "per_sec" not in k}
+            for row in trainer.state.log_history
         ]
         rows.append(untimed)
     assert all(torch.equal(p, finals[1][name]) for name, p in finals[0].items())
@@ -234,7 +301,12 @@ def test_recording_never_trains(tmp_path, settings):
 # --- which rollouts
 def test_a_table_takes_the_first_groups_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(token_record, "TABLE_ROLLOUTS", 6)
-    settings = {"record_tokens": 1, "max_steps": 1, "per_device_train_batch_size": 16, "steps_per_generation": 1}
+    settings = {
+        "record_tokens": 1,
+        "max_steps": 1,
+        "per_device_train_batch_size": 16,
+        "steps_per_generation": 1,
+    }
     trainer, steps = recorded(tmp_path, **settings)
     assert steps[1].groupby("group")["rollout"].nunique().to_dict() == {0: 4}
     expected = expected_rows(trainer, 1).query("group == 0")
@@ -249,14 +321,18 @@ def test_a_table_takes_the_first_groups_whole(tmp_path, monkeypatch):
 
 # --- files
 def test_the_files_of_several_processes_are_one_table(tmp_path):
-    """A group's rollouts that two processes trained on make one place; of bnpo's normalizers each keeps its own."""
+    """A group's rollouts that two processes trained on make one place; of bnpo's normalizers each
+    keeps its own.
+    """
     _, steps = recorded(tmp_path, **PLAIN | {"loss_type": "bnpo", "max_steps": 1})
     folder, whole = tmp_path / "tokens", steps[1]
     (path,) = tables(folder)[1]
     table = pq.read_table(path)
     for process, rows in enumerate(([0, 2], [1, 3])):
         own = table.filter(np.isin(table["rollout"].to_numpy() % 4, rows))
-        normalizers = {str(rollout): float(rollout % 2) for rollout in set(own["rollout"].to_pylist())}
+        normalizers = {
+            str(rollout): float(rollout % 2) for rollout in set(own["rollout"].to_pylist())
+        }
         objective = json.loads(table.schema.metadata[b"workbook"]) | {"normalizer": normalizers}
         own = own.replace_schema_metadata({b"workbook": json.dumps(objective).encode()})
         pq.write_table(own, folder / f"step-000002.{process}.parquet")
@@ -273,7 +349,9 @@ def test_what_is_not_there_or_damaged_is_a_sentence(tmp_path):
     (tmp_path / "step-3.parquet").write_bytes(b"mine")
     with pytest.raises(ValueError, match=r"step-000003\.0\.parquet can't be read: it is damaged"):
         read_step(tmp_path, 3)
-    with pytest.raises(ValueError, match=r"step=9 has no token table in .*; recorded steps are 3\."):
+    with pytest.raises(
+        ValueError, match=r"step=9 has no token table in .*; recorded steps are 3\."
+    ):
         read_step(tmp_path, 9)
     with pytest.raises(ValueError, match="none, since record_tokens was 0"):
         read_step(tmp_path / "nowhere", 1)
@@ -282,8 +360,18 @@ def test_what_is_not_there_or_damaged_is_a_sentence(tmp_path):
 CONFIG = {
     **{"name": "recorded", "num_prompts": 16, "threads": 1},
     "trainer": {
-        **{"num_generations": 4, "per_device_train_batch_size": 8, "steps_per_generation": 2, "max_steps": 12},
-        **{"max_completion_length": 12, "save_steps": 4, "learning_rate": 1e-3, "loss_type": "dr_grpo"},
+        **{
+            "num_generations": 4,
+            "per_device_train_batch_size": 8,
+            "steps_per_generation": 2,
+            "max_steps": 12,
+        },
+        **{
+            "max_completion_length": 12,
+            "save_steps": 4,
+            "learning_rate": 1e-3,
+            "loss_type": "dr_grpo",
+        },
         **{"record_tokens": 3},
     },
 }
@@ -294,7 +382,9 @@ def contents(folder) -> dict[str, bytes]:
 
 
 def test_a_resumed_run_ends_with_the_same_tables(tmp_path):
-    """Killed after its tenth step: what it had written since its checkpoint is written anew, to the byte."""
+    """Killed after its tenth step: what it had written since its checkpoint is written anew, to the
+    byte.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         whole = train(CONFIG, tmp_path / "whole")

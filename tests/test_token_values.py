@@ -30,7 +30,10 @@ class Counting(Task):
     name = "counting"
 
     def dataset(self, n, seed=0):
-        rows = [{"prompt": "a b c"[: 1 + 2 * (i % 3)], "answer": str(1 + i % 2), "bonus": i % 2} for i in range(n)]
+        rows = [
+            {"prompt": "a b c"[: 1 + 2 * (i % 3)], "answer": str(1 + i % 2), "bonus": i % 2}
+            for i in range(n)
+        ]
         return rows
 
     def score(self, completion, answer, bonus=0, **row):
@@ -39,13 +42,20 @@ class Counting(Task):
 
 
 def tiny():
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<pad>"))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<pad>")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left"
     )
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": len(WORDS), "initializer_range": 0.5}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "vocab_size": len(WORDS),
+        "initializer_range": 0.5,
+    }
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 16}
     config = LlamaConfig(**sizes, **heads, eos_token_id=1, pad_token_id=0)
     return Policy(LlamaForCausalLM(config).double().eval(), tokenizer, {})
@@ -61,7 +71,9 @@ def brute_force(policy, task, rollouts, rollout, length):
             if 1 not in whole[:-1] and (whole[-1] == 1 or len(whole) == LIMIT):
                 wholes.append(whole)
     expected = total = 0.0
-    prompt, mask = (getattr(rollouts, name)[rollout : rollout + 1] for name in ("prompt_ids", "prompt_mask"))
+    prompt, mask = (
+        getattr(rollouts, name)[rollout : rollout + 1] for name in ("prompt_ids", "prompt_mask")
+    )
     for whole in wholes:
         ids = torch.tensor([whole])
         with torch.no_grad():
@@ -77,7 +89,11 @@ def brute_force(policy, task, rollouts, rollout, length):
 @pytest.fixture(scope="module")
 def small():
     policy, task = tiny(), Counting()
-    return policy, task, sample_rollouts(policy, task, task.dataset(6), 3, seed=1, max_new_tokens=LIMIT)
+    return (
+        policy,
+        task,
+        sample_rollouts(policy, task, task.dataset(6), 3, seed=1, max_new_tokens=LIMIT),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -90,14 +106,20 @@ def test_sampled_values_agree_with_a_brute_force(small):
     policy, task, rollouts = small
     table = token_values(policy, task, rollouts, 200, tokens=None, seed=3, max_new_tokens=LIMIT)
     places = zip(table["rollout"], table["position"] + 1, strict=True)
-    exact = pd.Series([brute_force(policy, task, rollouts, *place) for place in places], table.index)
+    exact = pd.Series(
+        [brute_force(policy, task, rollouts, *place) for place in places], table.index
+    )
     sampled = table["value_se"] > 0
     z = ((table["value"] - exact) / table["value_se"])[sampled]
     assert z.abs().max() < 4.5
     assert abs(z.mean()) < 3 / len(z) ** 0.5 * 2  # prefixes of one prompt share continuations
     np.testing.assert_allclose(table["value"][~sampled], exact[~sampled], atol=0.02)
-    whole = table.groupby("rollout").agg({"credit_mc": "sum", "value_before": "first", "reward": "first"})
-    np.testing.assert_allclose(whole["value_before"] + whole["credit_mc"], whole["reward"], atol=1e-6)
+    whole = table.groupby("rollout").agg(
+        {"credit_mc": "sum", "value_before": "first", "reward": "first"}
+    )
+    np.testing.assert_allclose(
+        whole["value_before"] + whole["credit_mc"], whole["reward"], atol=1e-6
+    )
 
 
 def test_sampled_values_agree_with_exact_ones_on_the_chain(chain):
@@ -127,7 +149,9 @@ def test_what_has_ended_is_worth_its_reward_and_nothing_is_left_behind(chain):
     assert (ended["value"] == ended["reward"]).all()
     assert (ended["value_se"] == 0).all()
     again = [
-        token_values(policy, task, rollouts.select(slice(0, 4)), tokens=2, seed=seed, max_new_tokens=48)
+        token_values(
+            policy, task, rollouts.select(slice(0, 4)), tokens=2, seed=seed, max_new_tokens=48
+        )
         for seed in (0, 0, 1)
     ]
     assert again[0].equals(again[1])
@@ -141,7 +165,9 @@ def test_what_can_not_be_valued_is_refused(small):
     policy, task, rollouts = small
     with pytest.raises(ValueError, match="continuations=1 must be 2 or more"):
         token_values(policy, task, rollouts, 1)
-    with pytest.raises(ValueError, match="max_new_tokens=1 must be at least the longest rollout's length, 4"):
+    with pytest.raises(
+        ValueError, match="max_new_tokens=1 must be at least the longest rollout's length, 4"
+    ):
         token_values(policy, task, rollouts, max_new_tokens=1)
     with pytest.raises(ValueError, match="row 999, which is no completion token"):
         token_values(policy, task, rollouts, tokens=[999])

@@ -1,4 +1,6 @@
-"""What the metrics call a token's weight is the slope of TRL's own loss; measuring it trains nothing."""
+"""What the metrics call a token's weight is the slope of TRL's own loss; measuring it trains
+nothing.
+"""
 
 import warnings
 
@@ -37,7 +39,9 @@ def build(tmp_path_factory):
 
 
 def made_batch(rollouts=8, width=5) -> dict:
-    """Two groups of four, tokens that some share, both signs in each, ratios on both sides of 1; float64."""
+    """Two groups of four, tokens that some share, both signs in each, ratios on both sides of 1;
+    float64.
+    """
     torch.manual_seed(0)
     mask = (torch.arange(width) < torch.tensor(LENGTHS)[:, None]).long()
     old = -torch.rand(rollouts, width, dtype=torch.float64) * mask
@@ -49,7 +53,9 @@ def made_batch(rollouts=8, width=5) -> dict:
         "old_per_token_logps": old,
         "logps": (old + 0.4 * torch.randn(rollouts, width, dtype=torch.float64)) * mask,
         "entropies": torch.rand(rollouts, width, dtype=torch.float64) * mask,
-        "advantages": torch.tensor([1.5, -0.5, -0.5, -0.5, 0.7, -0.9, 0.2, 0.0], dtype=torch.float64),
+        "advantages": torch.tensor(
+            [1.5, -0.5, -0.5, -0.5, 0.7, -0.9, 0.2, 0.0], dtype=torch.float64
+        ),
         "group_id": torch.arange(rollouts) // 4,
         "num_items_in_batch": mask.sum(),
     }
@@ -58,7 +64,9 @@ def made_batch(rollouts=8, width=5) -> dict:
 def trl_loss(monkeypatch, trainer, batch, logps):
     """TRL's loss as a function of log-probabilities; no model is run."""
     scored = (logps, batch["entropies"], None)
-    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", lambda self, *args, **kwargs: scored)
+    monkeypatch.setattr(
+        GRPOTrainer, "_get_per_token_logps_and_entropies", lambda self, *args, **kwargs: scored
+    )
     inputs = {key: value for key, value in batch.items() if key not in ("logps", "entropies")}
     return trainer.compute_loss(trainer.model, inputs)
 
@@ -88,7 +96,11 @@ def slopes(monkeypatch, trainer, batch, step=1e-6) -> torch.Tensor:
             ends = []
             for sign in (1, -1):
                 moved = {key: batch[key].clone() for key in ("logps", "old_per_token_logps")}
-                for name in ("logps", "old_per_token_logps") if trainer.loss_type in DETACHED else ("logps",):
+                for name in (
+                    ("logps", "old_per_token_logps")
+                    if trainer.loss_type in DETACHED
+                    else ("logps",)
+                ):
                     moved[name][tuple(place)] += sign * step
                 ends.append(trl_loss(monkeypatch, trainer, batch | moved, moved["logps"]))
             slope[tuple(place)] = -(ends[0] - ends[1]) / (2 * step)
@@ -114,8 +126,14 @@ RATIOS = torch.linspace(0.5, 1.6, 40, dtype=torch.float64).view(5, 8).T.contiguo
 VLLM = {"use_vllm": True}
 
 SLOPES = [
-    *(({"loss_type": loss}, {}) for loss in ("grpo", "dr_grpo", "dapo", "bnpo", "sapo", "vespo", "luspo")),
-    *(({"loss_type": loss} | SEQUENCE, {}) for loss in ("grpo", "dr_grpo", "dapo", "luspo", "sapo", "cispo")),
+    *(
+        ({"loss_type": loss}, {})
+        for loss in ("grpo", "dr_grpo", "dapo", "bnpo", "sapo", "vespo", "luspo")
+    ),
+    *(
+        ({"loss_type": loss} | SEQUENCE, {})
+        for loss in ("grpo", "dr_grpo", "dapo", "luspo", "sapo", "cispo")
+    ),
     ({"loss_type": "cispo", "epsilon_high": 1.3}, {}),
     ({"delta": 1.25}, {}),
     ({"loss_type": "grpo", "off_policy_mask_threshold": 0.05}, {}),
@@ -132,7 +150,9 @@ SLOPES = [
 
 @pytest.mark.parametrize(("settings", "columns"), SLOPES, ids=lambda value: None)
 def test_pushes_are_the_slopes_of_trls_loss(monkeypatch, build, settings, columns):
-    """For each loss type, level, bound, mask and correction, and so are the metrics that rest on them."""
+    """For each loss type, level, bound, mask and correction, and so are the metrics that rest on
+    them.
+    """
     if settings.get("loss_type") == "cispo":
         settings = {"epsilon_high": 1.2} | settings
     trainer = build(**{key: value for key, value in settings.items() if key != "use_vllm"})
@@ -145,8 +165,12 @@ def test_pushes_are_the_slopes_of_trls_loss(monkeypatch, build, settings, column
     advantages = batch["advantages"].view(8, -1).expand(8, 5)
     active = (batch["completion_mask"] * batch.get("tool_mask", 1)).bool()
     pushing = active & (advantages != 0)
-    assert meter["cancellation/weight_residual"] == [pytest.approx(brute_residual(expected, batch, pushing), abs=1e-5)]
-    assert meter["cancellation/clipped"] == [pytest.approx(float((expected[pushing].abs() < 1e-9).float().mean()))]
+    assert meter["cancellation/weight_residual"] == [
+        pytest.approx(brute_residual(expected, batch, pushing), abs=1e-5)
+    ]
+    assert meter["cancellation/clipped"] == [
+        pytest.approx(float((expected[pushing].abs() < 1e-9).float().mean()))
+    ]
 
 
 # --- repairs under a correction, and per-token advantages under a sequence ratio
@@ -154,7 +178,9 @@ def test_pushes_are_the_slopes_of_trls_loss(monkeypatch, build, settings, column
 @pytest.mark.parametrize("transform", [min_replace, advantage_orthogonal])
 @pytest.mark.parametrize("width", [1, 5])
 def test_a_correction_comes_before_the_transform(monkeypatch, build, level, transform, width):
-    """The group cancels in the weights as trained, whatever ratio vLLM's correction gives its rollouts or tokens."""
+    """The group cancels in the weights as trained, whatever ratio vLLM's correction gives its
+    rollouts or tokens.
+    """
     trainer = build(**QUERY, group_transform=transform.__name__, importance_sampling_level=level)
     trainer.use_vllm = True
     batch = made_batch() | {"completion_mask": torch.ones(8, 5, dtype=torch.long)}
@@ -169,13 +195,20 @@ def test_a_correction_comes_before_the_transform(monkeypatch, build, level, tran
     torch.testing.assert_close(pushes, expected / (8 * trainer.max_completion_length))
     logged = trainer._metrics["train"]
     assert logged["cancellation/weight_residual"][-1] < 1e-7
-    assert mean_residual(weights * batch["advantages"][:, None], batch["group_id"], torch.ones(8, 5).bool()) > 1e-2
+    assert (
+        mean_residual(
+            weights * batch["advantages"][:, None], batch["group_id"], torch.ones(8, 5).bool()
+        )
+        > 1e-2
+    )
 
 
 @pytest.mark.parametrize("clipping", ["asymmetric", "symmetric"])
 @pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo"])
 def test_a_sequence_ratio_keeps_each_tokens_advantage(monkeypatch, build, clipping, loss_type):
-    """GSPO-token: s_i A_it on each token, where TRL's loss gives every token of a rollout their mean."""
+    """GSPO-token: s_i A_it on each token, where TRL's loss gives every token of a rollout their
+    mean.
+    """
     settings = {"loss_type": loss_type, "clipping": clipping, "epsilon": 0.1} | SEQUENCE
     trainer = build(advantage_estimator="prefix_credit", **settings)
     batch = made_batch() | {"advantages": PER_TOKEN}
@@ -202,7 +235,9 @@ def test_syncs_leave_a_half_precision_base_as_it_was():
         sync = wrap(model, lambda model=model: (model.merge_adapter(), model.unmerge_adapter()))
         for _ in range(3):
             sync()
-        moved.append({name for name, p in model.named_parameters() if not torch.equal(p, before[name])})
+        moved.append(
+            {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+        )
     assert moved[0]
     assert not moved[1]
 
@@ -210,10 +245,17 @@ def test_syncs_leave_a_half_precision_base_as_it_was():
 # --- the meter
 def test_the_meter_splits_the_gradient_that_training_sums(build):
     """In two micro-batches, with clipping; against a pass over the rollouts of each sign alone."""
-    settings = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.01, "max_steps": 1, "num_iterations": 1}
+    settings = {
+        "gradient_accumulation_steps": 2,
+        "max_grad_norm": 0.01,
+        "max_steps": 1,
+        "num_iterations": 1,
+    }
     trainer, parts = build(**settings), []
     compute = trainer._compute_loss
-    trainer._compute_loss = lambda model, inputs: parts.append(dict(inputs)) or compute(model, inputs)
+    trainer._compute_loss = lambda model, inputs: (
+        parts.append(dict(inputs)) or compute(model, inputs)
+    )
     start = {name: p.clone() for name, p in trainer.model.state_dict().items()}
     trainer.train()
     assert len(parts) == 2
@@ -231,11 +273,15 @@ def test_the_meter_splits_the_gradient_that_training_sums(build):
     share = 1 - (up + down).norm() / (up.norm() + down.norm())
     assert row["grad_norm"] == pytest.approx(float((up + down).norm()), rel=1e-3)
     assert row["cancellation/in_step"] == pytest.approx(float(share), abs=1e-4)
-    assert row["cancellation/sign_cosine"] == pytest.approx(float(torch.cosine_similarity(up, down, 0)), abs=1e-4)
+    assert row["cancellation/sign_cosine"] == pytest.approx(
+        float(torch.cosine_similarity(up, down, 0)), abs=1e-4
+    )
 
 
 def test_a_scaled_loss_is_measured_unscaled(build):
-    """Under a GradScaler, as float16 trains with, a gradient that the pass would round to 0 still counts."""
+    """Under a GradScaler, as float16 trains with, a gradient that the pass would round to 0 still
+    counts.
+    """
     meter, model, gradients = build()._meter, torch.nn.Linear(3, 2, dtype=torch.float16), []
     trainer = meter.trainer
     for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**16)):

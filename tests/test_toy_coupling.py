@@ -1,4 +1,6 @@
-"""Two contexts in one softmax layer: closed forms against autograd and real steps, the map, and what is drawn of it."""
+"""Two contexts in one softmax layer: closed forms against autograd and real steps, the map, and
+what is drawn of it.
+"""
 
 import ast
 from importlib import import_module
@@ -45,7 +47,9 @@ SETTINGS = st.fixed_dictionaries(
         "seed": st.integers(0, 50),
     }
 )
-ADVANTAGES = st.tuples(st.floats(-1, 1), st.floats(-1, 1)).map(lambda pair: torch.tensor(pair, dtype=torch.float64))
+ADVANTAGES = st.tuples(st.floats(-1, 1), st.floats(-1, 1)).map(
+    lambda pair: torch.tensor(pair, dtype=torch.float64)
+)
 quickly = settings(max_examples=40, deadline=None)
 
 
@@ -63,7 +67,9 @@ def gradients(pair, trained):
 @given(SETTINGS)
 def test_settings_are_what_the_pair_has(chosen):
     pair = make_pair(**chosen | {"temperature": 1.0})
-    torch.testing.assert_close(pair.probabilities, torch.tensor([chosen["p_a"], chosen["p_b"]], dtype=torch.float64))
+    torch.testing.assert_close(
+        pair.probabilities, torch.tensor([chosen["p_a"], chosen["p_b"]], dtype=torch.float64)
+    )
     torch.testing.assert_close(pair.logits.exp().sum(1), torch.ones(2, dtype=torch.float64))
     lengths = chosen["length_a"], chosen["length_b"]
     torch.testing.assert_close(pair.hidden.norm(dim=1), torch.tensor(lengths, dtype=torch.float64))
@@ -84,7 +90,9 @@ def test_closed_form_is_autograd_is_a_real_step(chosen, advantages, lr):
     args = pair.hidden, pair.logits, pair.tokens, advantages
     exact = predicted_delta_logp(*args, lr, order="exact")
     torch.testing.assert_close(exact, real_step(pair, advantages, lr), rtol=1e-8, atol=1e-9)
-    torch.testing.assert_close(real_step(pair, advantages, 1e-6) / 1e-6, kernel @ advantages, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        real_step(pair, advantages, 1e-6) / 1e-6, kernel @ advantages, rtol=1e-3, atol=1e-3
+    )
 
 
 @quickly
@@ -117,7 +125,9 @@ def test_the_verdict_sees_rivals():
 
 
 def test_the_tables_of_a_pair_agree_with_one_another():
-    tables = compute_pair(advantage_a=1.0, advantage_b=-1.0, lr=0.1, p_b=0.5, same=False, rivalry=0.3)
+    tables = compute_pair(
+        advantage_a=1.0, advantage_b=-1.0, lr=0.1, p_b=0.5, same=False, rivalry=0.3
+    )
     K = tables["kernel"]["K"].to_numpy().reshape(2, 2)
     moves = tables["moves"].pivot(index="token", columns="source", values="dlogp")
     np.testing.assert_allclose(moves[SOURCES[0]], 0.1 * K @ [1, -1])
@@ -135,7 +145,9 @@ def test_explorers_draw_follow_reset_and_give_their_state_as_code(name):
     assert explorer.sentence.value != sentence
     imports, call = ast.parse(explorer.code).body
     function = getattr(import_module(imports.module), call.value.func.id)
-    again = function(**{keyword.arg: ast.literal_eval(keyword.value) for keyword in call.value.keywords})
+    again = function(
+        **{keyword.arg: ast.literal_eval(keyword.value) for keyword in call.value.keywords}
+    )
     for key, table in explorer.tables.items():
         np.testing.assert_allclose(
             again[key].select_dtypes("number"), table.select_dtypes("number"), rtol=1e-5, atol=1e-5

@@ -54,7 +54,9 @@ def test_clipping_on_a_shared_ratio_is_all_or_nothing_and_symmetric_clipping_is_
 
 def test_own_embeddings_leave_what_their_angle_says():
     draw = draw_groups()
-    means = [left(draw, own_embeddings=True, angle=angle).mean() for angle in (0.0, 20.0, 60.0, 90.0)]
+    means = [
+        left(draw, own_embeddings=True, angle=angle).mean() for angle in (0.0, 20.0, 60.0, 90.0)
+    ]
     assert means[0] < 1e-12
     assert means == sorted(means)
     _, weights, pushes = residuals(draw, own_embeddings=True)
@@ -69,7 +71,9 @@ def test_own_embeddings_leave_what_their_angle_says():
 def test_the_vector_residual_is_the_packaged_one_where_all_directions_agree():
     draw = draw_groups(follows_reward=0.5)
     switches = {"level": "sequence", "per_length": True}
-    packaged = cancellation_residual(shared_weights(draw, **switches)[0][:, 0], draw.advantages, draw.group_ids)
+    packaged = cancellation_residual(
+        shared_weights(draw, **switches)[0][:, 0], draw.advantages, draw.group_ids
+    )
     assert_close(left(draw, **switches), packaged)
     assert_close(left(draw, **switches, own_embeddings=True, angle=0.0), packaged)
     assert left(draw, masking=True, masked_share=1.0).eq(0).all()
@@ -77,7 +81,11 @@ def test_the_vector_residual_is_the_packaged_one_where_all_directions_agree():
 
 def test_which_transform_mends_which_mechanism():
     mends = {
-        transform: {name for name, switches in MECHANISMS.items() if left(transform=transform, **switches).max() < 1e-9}
+        transform: {
+            name
+            for name, switches in MECHANISMS.items()
+            if left(transform=transform, **switches).max() < 1e-9
+        }
         for transform in TRANSFORMS
     }
     exact = {"token ratio", "symmetric clipping"}
@@ -138,19 +146,31 @@ def test_the_toys_line_is_its_meter_and_the_chart_has_both():
 
 def test_repairs_and_costs_are_the_explorers_numbers():
     table = residual_by_mechanism(0.2).set_index(["mechanism", "transform"])["mean"]
-    assert table["asymmetric clipping", "none"] == pytest.approx(left(clipping="asymmetric").mean().item())
-    assert charts.repairs_chart(table.rename("mean").reset_index().assign(low=0.0, high=1.0)).to_dict()
+    assert table["asymmetric clipping", "none"] == pytest.approx(
+        left(clipping="asymmetric").mean().item()
+    )
+    assert charts.repairs_chart(
+        table.rename("mean").reset_index().assign(low=0.0, high=1.0)
+    ).to_dict()
     costs = repair_costs()
     cost = costs.set_index(["setting", "transform", "measure"])["mean"]
-    assert cost["sequence ratios, luck", "none", "right answers' own: push kept"] == pytest.approx(1)
-    assert cost.xs("shared token: residual", level="measure").xs("min-replace", level="transform").max() < 1e-9
+    assert cost["sequence ratios, luck", "none", "right answers' own: push kept"] == pytest.approx(
+        1
+    )
+    assert (
+        cost.xs("shared token: residual", level="measure")
+        .xs("min-replace", level="transform")
+        .max()
+        < 1e-9
+    )
 
 
 def test_entropy_at_equal_reward_and_over_many_steps():
     names = ("equal weights", "favoured, min-replace")
     table = drift.entropy_by_setting(8, names)
     ends = table.pivot(index="when", columns="setting", values="mean")
-    assert_close(*(torch.tensor(ends[name].to_numpy()) for name in names))  # min-replace takes the favour away
+    # min-replace takes the favour away
+    assert_close(*(torch.tensor(ends[name].to_numpy()) for name in names))
     assert (table["mean"] < table["start"]).all()
     assert charts.entropy_chart(table).to_dict()["description"]
     runs = drift.long_runs(steps=20, seeds=4)
@@ -166,7 +186,9 @@ def test_explorers_follow_their_controls_to_the_ends(name):
     assert spec["description"].startswith(spec["title"]["text"])
     start, sentence = explorer.tables, explorer.sentence.value
     for end in ("min", "max"):
-        explorer.set(**{n: getattr(c, end) for n, c in explorer.controls.items() if hasattr(c, "max")})
+        explorer.set(
+            **{n: getattr(c, end) for n, c in explorer.controls.items() if hasattr(c, "max")}
+        )
         assert 'role="status"' in explorer.sentence.value
         assert "nan" not in explorer.sentence.value
         for rows in explorer.chart.data.values():

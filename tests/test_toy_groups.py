@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from workbook.chapters.groups import charts
-from workbook.chapters.groups.expected import RULES, WEIGHTS, Word, compute_mixed, compute_parts, push_moments
+from workbook.chapters.groups.expected import (
+    RULES,
+    WEIGHTS,
+    Word,
+    compute_mixed,
+    compute_parts,
+    push_moments,
+)
 from workbook.chapters.groups.explore import explore_growing, explore_parts
 from workbook.chapters.groups.toy import (
     CLASSES,
@@ -64,7 +71,10 @@ def test_matched_frequencies_are_equal_and_leave_nothing(groups, estimator):
         assert (weights[name] <= 1 + 1e-12).all()
         assert weights[name].max() > 0.5
         assert np.abs(pushes[name]).max() < 1e-9
-        drawn = np.eye(groups.probabilities[name].shape[-1])[groups.tokens[name]] * weights[name][..., None]
+        drawn = (
+            np.eye(groups.probabilities[name].shape[-1])[groups.tokens[name]]
+            * weights[name][..., None]
+        )
         sides = [(drawn * (sign * advantages).clip(min=0)[..., None]).sum(1) for sign in (1, -1)]
         np.testing.assert_allclose(*sides, atol=1e-9)
 
@@ -94,8 +104,12 @@ def test_growing_ends_at_the_net_push_and_stops_at_the_group():
     assert compute_growing(so_far=0)["net"]["push"].eq(0).all()
 
 
-POINTS = pd.DataFrame({"series": "a", "group_size": [2, 4], "rms": [0.2, 0.1], "low": [0.1, 0.05], "high": [0.3, 0.2]})
-MARKS = pd.DataFrame({"estimator": "grpo", "class": CLASSES, "difference": [0, 0.1, 1], "push": [0, 0.1, 1]})
+POINTS = pd.DataFrame(
+    {"series": "a", "group_size": [2, 4], "rms": [0.2, 0.1], "low": [0.1, 0.05], "high": [0.3, 0.2]}
+)
+MARKS = pd.DataFrame(
+    {"estimator": "grpo", "class": CLASSES, "difference": [0, 0.1, 1], "push": [0, 0.1, 1]}
+)
 STEPS = pd.DataFrame({"step": [0, 1], "mean": [0.5, 0.6], "low": 0.4, "high": 0.7, "quantity": "x"})
 
 
@@ -114,7 +128,11 @@ def test_explorers_reach_every_end_of_their_controls(explore):
     explorer = explore()
     first = explorer.sentence.value
     for name, control in explorer.controls.items():
-        ends = [control.min, control.max] if hasattr(control, "min") else getattr(control, "options", [True, False])
+        ends = (
+            [control.min, control.max]
+            if hasattr(control, "min")
+            else getattr(control, "options", [True, False])
+        )
         for end in ends:
             explorer.set(**{name: end})
             assert "color: inherit" in explorer.sentence.value, (name, end)
@@ -131,7 +149,9 @@ def test_groups_that_hold_both_rewards_are_as_many_as_drawn_ones():
     q = rng.beta(0.3 * 3, 0.7 * 3, 200_000)
     for size in (2, 8):
         right = rng.binomial(size, q)
-        assert ((right > 0) & (right < size)).mean() == pytest.approx(rows.loc[size, "mean"], abs=0.005)
+        assert ((right > 0) & (right < size)).mean() == pytest.approx(
+            rows.loc[size, "mean"], abs=0.005
+        )
     assert rows.loc[2, "prompts"] == 32
     assert rows.loc[8, "teaching"] == pytest.approx(8 * rows.loc[8, "mean"])
 
@@ -151,9 +171,16 @@ def enumerated(word, size, rule):
     mean, square = 0.0, 0.0
     for group in itertools.product(itertools.product(range(3), (0, 1)), repeat=size):
         words, rewards = (list(column) for column in zip(*group, strict=True))
-        odds = np.prod([word.sampler[y] * (word.chance[y] if r else 1 - word.chance[y]) for y, r in group])
-        advantages = group_advantages(torch.tensor(rewards).double(), torch.zeros(size), rule).numpy()
-        push = push_on_logits(words, advantages * word.weight[words, rewards], word.model).sum(0) / size
+        odds = np.prod(
+            [word.sampler[y] * (word.chance[y] if r else 1 - word.chance[y]) for y, r in group]
+        )
+        advantages = group_advantages(
+            torch.tensor(rewards).double(), torch.zeros(size), rule
+        ).numpy()
+        push = (
+            push_on_logits(words, advantages * word.weight[words, rewards], word.model).sum(0)
+            / size
+        )
         mean, square = mean + odds * push, square + odds * np.outer(push, push)
     return mean, square - np.outer(mean, mean)
 
@@ -182,7 +209,9 @@ def test_parts_add_up_and_words_without_credit_have_no_signal(setting):
     table = compute_parts(**setting)
     np.testing.assert_allclose(table.groupby("category")["share"].sum(), 1)
     shares = table.pivot(index="category", columns="part", values="share")
-    assert shares.loc["style", ["signal (credit)", "signal, by coupling"]].abs().max() == pytest.approx(0, abs=1e-12)
+    assert shares.loc[
+        "style", ["signal (credit)", "signal, by coupling"]
+    ].abs().max() == pytest.approx(0, abs=1e-12)
 
 
 def test_bias_needs_a_sampler_or_weights_that_know_word_and_reward():

@@ -1,4 +1,6 @@
-"""Curves over training, shares by backbone and the live gaps: numbers by hand, small runs, and what is refused."""
+"""Curves over training, shares by backbone and the live gaps: numbers by hand, small runs, and what
+is refused.
+"""
 
 import json
 
@@ -14,7 +16,9 @@ def test_a_run_is_read_before_it_and_after_each_batch_and_leaves_the_policy(poli
     before = [p.clone() for p in policy.model.parameters()]
     readings = StepReadings(policy, task, task.dataset(4, 5)["prompt"][:], seed=3)
     table = training_curves(policy, task, ["GSPO", "PPO"], batches=1, seed=8, readings=readings)
-    assert all(torch.equal(p, old) for p, old in zip(policy.model.parameters(), before, strict=True))
+    assert all(
+        torch.equal(p, old) for p, old in zip(policy.model.parameters(), before, strict=True)
+    )
     assert table["batch"].tolist() == [0, 1, 0, 1]
     assert table["steps"].tolist() == [0, 4, 0, 4]
     start, end = table[table["batch"] == 0], table[table["batch"] == 1]
@@ -29,7 +33,9 @@ def test_a_run_is_read_before_it_and_after_each_batch_and_leaves_the_policy(poli
 
 @pytest.mark.parametrize("size", [0, 1, 3, 128])
 def test_groups_that_fill_no_mini_batch_are_refused(policy, task, size):
-    with pytest.raises(ValueError, match=rf"group_size={size} must divide 64, half of a batch's rollouts, and be 2"):
+    with pytest.raises(
+        ValueError, match=rf"group_size={size} must divide 64, half of a batch's rollouts, and be 2"
+    ):
         training_curves(policy, task, group_size=size)
 
 
@@ -43,5 +49,7 @@ def test_two_objectives_live_over_the_measured_curves(policy, task):
     assert len(live) == 3 * 2 * len(CURVE_OUTCOMES)
     assert "min-replace: value 0." in study.sentence.value
     assert names[2] + MEASURED in set(study.tables["curves"]["series"])
-    assert json.dumps([*ARMS, "permuted"]) in json.dumps(study.chart.spec), "a run that is chosen later has its colour"
+    assert json.dumps([*ARMS, "permuted"]) in json.dumps(study.chart.spec), (
+        "a run that is chosen later has its colour"
+    )
     study.close()

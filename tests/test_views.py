@@ -1,4 +1,6 @@
-"""Charts say the truth and show untrusted text as text; widgets push rows and leave a picture behind."""
+"""Charts say the truth and show untrusted text as text; widgets push rows and leave a picture
+behind.
+"""
 
 import gc
 import gzip
@@ -17,14 +19,41 @@ from ipywidgets.widgets.widget import _instances
 from PIL import Image, ImageChops
 
 from workbook import views
-from workbook.chapters.groups import compute_gradients_meet, explore_gradients_meet, gradients_meet_chart
+from workbook.chapters.groups import (
+    compute_gradients_meet,
+    explore_gradients_meet,
+    gradients_meet_chart,
+)
 from workbook.chapters.groups.toy import PUSHED
 from workbook.places import PACKAGE
-from workbook.views import LiveChart, enable_charts, fold, reward_before_after, show, style, token_strip
+from workbook.views import (
+    LiveChart,
+    enable_charts,
+    fold,
+    reward_before_after,
+    show,
+    style,
+    token_strip,
+)
 from workbook.views.live import vega_module
-from workbook.views.style import UNSEEN, bundle, diverging, finish, limit, packed, plain, png, vegalite_version, visible
+from workbook.views.style import (
+    UNSEEN,
+    bundle,
+    diverging,
+    finish,
+    limit,
+    packed,
+    plain,
+    png,
+    vegalite_version,
+    visible,
+)
 
-WIDGET, VEGA, PNG = "application/vnd.jupyter.widget-view+json", "application/vnd.vegalite.v5+json", b"\x89PNG"
+WIDGET, VEGA, PNG = (
+    "application/vnd.jupyter.widget-view+json",
+    "application/vnd.vegalite.v5+json",
+    b"\x89PNG",
+)
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\"'&", "\u202eevil\u2066"]
 HOSTILE += ["a\nb\x00\x1b[31m", ""]
 
@@ -33,12 +62,18 @@ pytestmark = pytest.mark.usefixtures("shell")
 
 
 def curve(n, **columns):
-    return pd.DataFrame({"step": np.arange(1, n + 1), "reward": np.linspace(0.4, 0.9, n), **columns})
+    return pd.DataFrame(
+        {"step": np.arange(1, n + 1), "reward": np.linspace(0.4, 0.9, n), **columns}
+    )
 
 
 def learning_curve(metrics, steps=None):
     x = alt.X("step:Q", title="optimizer step").scale(domain=[0, steps] if steps else alt.Undefined)
-    chart = alt.Chart(metrics).mark_line().encode(x=x, y=alt.Y("reward:Q", title="mean reward (0 to 1)"))
+    chart = (
+        alt.Chart(metrics)
+        .mark_line()
+        .encode(x=x, y=alt.Y("reward:Q", title="mean reward (0 to 1)"))
+    )
     return finish(chart, "Reward", "of each step", "A line.")
 
 
@@ -46,17 +81,27 @@ def table(tokens=("so", " 7", "so", " 4"), advantages=(1.0, 1.0, -1.0, -1.0)):
     rollouts = np.repeat([0, 1], [len(tokens) - len(tokens) // 2, len(tokens) // 2])
     positions = [int(i) for r in (0, 1) for i in range((rollouts == r).sum())]
     return pd.DataFrame(
-        {"group": 0, "rollout": rollouts, "position": positions, "token": tokens, "advantage": advantages}
+        {
+            "group": 0,
+            "rollout": rollouts,
+            "position": positions,
+            "token": tokens,
+            "advantage": advantages,
+        }
     )
 
 
-SUMMARY = pd.DataFrame({"label": ["before", "after"], "mean": [0.4, 0.9], "low": [0.3, 0.8], "high": [0.5, 0.95]})
+SUMMARY = pd.DataFrame(
+    {"label": ["before", "after"], "mean": [0.4, 0.9], "low": [0.3, 0.8], "high": [0.5, 0.95]}
+)
 CHARTS = {
     "learning_curve": lambda: learning_curve(curve(5), steps=10),
     "reward_before_after": lambda: reward_before_after(SUMMARY),
     "gradients_meet_chart": lambda: gradients_meet_chart(compute_gradients_meet()),
     "token_strip": lambda: token_strip(table()),
-    "token_strip of text": lambda: token_strip(table().assign(category=["style", "result"] * 2), "category"),
+    "token_strip of text": lambda: token_strip(
+        table().assign(category=["style", "result"] * 2), "category"
+    ),
 }
 
 
@@ -85,7 +130,10 @@ def test_no_chart_asks_for_letters_below_12_pixels():
 def test_panels_are_as_wide_as_the_text_and_a_readers_own_chart_as_wide_as_asked():
     part = learning_curve(curve(5)).properties(title="", width=200)
     several = [part | part | part, part & (part | part), part.facet(column="step:N")]
-    for chart in [*(chart.properties(description="Panels.") for chart in several), learning_curve(curve(5)) & part]:
+    for chart in [
+        *(chart.properties(description="Panels.") for chart in several),
+        learning_curve(curve(5)) & part,
+    ]:
         _, about = bundle(chart.to_dict())
         assert about["image/png"]["width"] == pytest.approx(style.WIDTH, abs=3)
     own = alt.Chart(curve(5)).mark_line().encode(x="step:Q", y="reward:Q").properties(width=200)
@@ -110,7 +158,8 @@ def test_figures_are_numbered_in_the_order_of_drawing_and_keep_their_number(monk
 
 
 @pytest.mark.parametrize(
-    ("chart", "frame", "column"), [(reward_before_after, SUMMARY, "low"), (token_strip, table(), "token")]
+    ("chart", "frame", "column"),
+    [(reward_before_after, SUMMARY, "low"), (token_strip, table(), "token")],
 )
 def test_a_missing_column_is_named(chart, frame, column):
     with pytest.raises(ValueError, match=f"needs the column.*{column}"):
@@ -128,7 +177,11 @@ def test_limit_is_the_98th_percentile_of_the_magnitude_and_never_zero():
 def cells_of(strip):
     """The cells of a token strip that hold a token."""
     (cells,) = strip.to_dict()["datasets"].values()
-    return [cell for cell in cells if cell["position"] is not None and cell["position"] == cell["position"]]
+    return [
+        cell
+        for cell in cells
+        if cell["position"] is not None and cell["position"] == cell["position"]
+    ]
 
 
 def test_token_strip_has_one_cell_a_token_with_its_sign():
@@ -138,7 +191,9 @@ def test_token_strip_has_one_cell_a_token_with_its_sign():
     assert [cell["row"] for cell in cells] == ["rollout 0 line 0"] * 2 + ["rollout 1 line 0"] * 2
     assert cells[0]["left"] == cells[2]["left"] == 0 < cells[0]["right"] == cells[1]["left"]
     narrow = cells_of(token_strip(table(), width=30))
-    assert [cell["row"] for cell in narrow] == [f"rollout {row} line {line}" for row in (0, 1) for line in (0, 1)]
+    assert [cell["row"] for cell in narrow] == [
+        f"rollout {row} line {line}" for row in (0, 1) for line in (0, 1)
+    ]
     with pytest.raises(ValueError, match="group=5"):
         token_strip(table(), group=5)
 
@@ -161,7 +216,11 @@ def test_gradients_cancel_on_the_shared_token_only(p):
     assert net[PUSHED[0]] == pytest.approx(0, abs=1e-12)
     assert net[PUSHED[1]] == pytest.approx(1)
     assert net[PUSHED[2]] == pytest.approx(-1)
-    together = compute_gradients_meet(advantage_b=1, p_shared=p).query("source == 'net'").set_index("token")["push"]
+    together = (
+        compute_gradients_meet(advantage_b=1, p_shared=p)
+        .query("source == 'net'")
+        .set_index("token")["push"]
+    )
     assert together[PUSHED[0]] == pytest.approx(2 * (1 - p))
     with pytest.raises(ValueError, match="p_shared=1"):
         compute_gradients_meet(p_shared=1)
@@ -182,7 +241,11 @@ def shown(call):
 
 def test_widgets_leave_a_picture_behind():
     live = LiveChart(learning_curve(curve(3)))
-    for call in (lambda: show(live, live), live._ipython_display_, explore_gradients_meet().display):
+    for call in (
+        lambda: show(live, live),
+        live._ipython_display_,
+        explore_gradients_meet().display,
+    ):
         (data,) = shown(call)
         assert set(data) == {WIDGET, "image/png", "text/plain"}
 
@@ -191,7 +254,9 @@ def test_charts_show_as_bundles_once_enabled():
     enable_charts()
     assert VEGA in learning_curve(curve(6000))._repr_mimebundle_()[0]
     assert alt.renderers.active == "workbook"
-    assert (learning_curve(curve(30)) & learning_curve(curve(40)))._repr_mimebundle_()[0]["text/plain"] != "chart"
+    assert (learning_curve(curve(30)) & learning_curve(curve(40)))._repr_mimebundle_()[0][
+        "text/plain"
+    ] != "chart"
 
 
 # --- what can't be drawn
@@ -213,7 +278,11 @@ def test_characters_that_no_svg_holds_are_drawn_as_others(place):
         assert "image/png" in data
         json.dumps([data, about], ensure_ascii=False, allow_nan=False).encode()
     assert plain(one_text("\0"))["data"]["values"][0]["t"] == "␀"
-    chart = alt.Chart(pd.DataFrame({"token": pd.Series(["a\0", "\ud800"], dtype=object)})).mark_bar().encode(x="token")
+    chart = (
+        alt.Chart(pd.DataFrame({"token": pd.Series(["a\0", "\ud800"], dtype=object)}))
+        .mark_bar()
+        .encode(x="token")
+    )
     enable_charts()
     assert "image/png" in chart._repr_mimebundle_()[0]
 
@@ -221,7 +290,9 @@ def test_characters_that_no_svg_holds_are_drawn_as_others(place):
 def test_a_chart_that_can_not_be_drawn_is_shown_with_a_sentence():
     data, about = bundle({"mark": 5, "description": "Five."})
     assert about == {}
-    assert data["text/plain"].startswith("Five.\nNo picture of this chart: Vega-Lite refuses its spec")
+    assert data["text/plain"].startswith(
+        "Five.\nNo picture of this chart: Vega-Lite refuses its spec"
+    )
     assert set(data) == {"text/plain"}
     assert "image/png" in bundle(one_text("a"))[0], "the next one is drawn"
 
@@ -230,11 +301,15 @@ def test_tables_travel_by_column():
     live = LiveChart(learning_curve(curve(30)))
     (name,) = live.data
     sent = live.get_state("data")["data"]
-    rows = [dict(zip(sent[name], row, strict=True)) for row in zip(*sent[name].values(), strict=True)]
+    rows = [
+        dict(zip(sent[name], row, strict=True)) for row in zip(*sent[name].values(), strict=True)
+    ]
     assert rows == live.data[name]
 
 
-def test_vega_is_bundled_once_for_all_kernels_and_anew_when_its_file_is_damaged(monkeypatch, tmp_path):
+def test_vega_is_bundled_once_for_all_kernels_and_anew_when_its_file_is_damaged(
+    monkeypatch, tmp_path
+):
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "new"))
     first = vega_module.__wrapped__()
     text = gzip.decompress(first).decode()
@@ -289,7 +364,10 @@ def test_a_check_is_one_line_with_its_largest_error_and_stops_where_it_does_not_
         views.checked("a < b", np.array([[1e-12, -3e-11]]), 1e-10)
     (data,) = (output.data for output in captured.outputs)
     assert data["text/plain"] == "✓ a < b: 2 numbers, error below 1e-10; largest error: 3.0e-11"
-    assert "a &lt; b: 2 numbers, error below 1e-10</summary>largest error: 3.0e-11" in data["text/html"]
+    assert (
+        "a &lt; b: 2 numbers, error below 1e-10</summary>largest error: 3.0e-11"
+        in data["text/html"]
+    )
     for wrong in (1e-10, [0.0, float("nan")]):
         with pytest.raises(AssertionError, match="a < b: not so"):
             views.checked("a < b", wrong, 1e-10)

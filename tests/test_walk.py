@@ -1,4 +1,6 @@
-"""Walks: their grammar and credit, and exact values against a walk through all words, one pass per prefix."""
+"""Walks: their grammar and credit, and exact values against a walk through all words, one pass per
+prefix.
+"""
 
 import random
 import re
@@ -23,8 +25,13 @@ PROMPT = "a > b c , b > a e , c > . . , d > b a , e > d c ; to d from a"
 
 
 def ways_of(prompt: str, words: int) -> list[tuple[str, ...]]:
-    """Every way from the start that ends where it first reaches the goal, as the prompt says it, without the task."""
-    onward = {node: ways.replace(".", "").split() for node, ways in re.findall(r"(\w) > ([\w.]+(?: [\w.]+)*)", prompt)}
+    """Every way from the start that ends where it first reaches the goal, as the prompt says it,
+    without the task.
+    """
+    onward = {
+        node: ways.replace(".", "").split()
+        for node, ways in re.findall(r"(\w) > ([\w.]+(?: [\w.]+)*)", prompt)
+    }
     goal, start = re.search(r"to (\w) from (\w)$", prompt).groups()
     ways, growing = [], [(start,)]
     while growing:
@@ -42,7 +49,10 @@ def cases() -> dict[str, tuple[Policy, Walk]]:
     torch.manual_seed(0)
     tokenizer = make_tokenizer(TASK)
     untrained = Policy(make_model(tokenizer, 16).double().eval(), tokenizer, {})
-    return {"untrained": (untrained, TASK), "committed": (load_policy("world:walk,seed=1"), get_task("world:walk"))}
+    return {
+        "untrained": (untrained, TASK),
+        "committed": (load_policy("world:walk,seed=1"), get_task("world:walk")),
+    }
 
 
 def test_a_walk_states_its_way():
@@ -57,14 +67,28 @@ def test_right_ways_are_all_of_them_and_only_they_pay():
             ways = [" ".join(way) for way in ways_of(prompt, task.words)]
             assert sorted(ways) == sorted(task.equivalent_solutions(prompt))
             assert len(ways) >= task.least_ways
-            assert task.reward([prompt] * len(ways), ways, [answer] * len(ways)) == [1.0] * len(ways)
+            assert task.reward([prompt] * len(ways), ways, [answer] * len(ways)) == [1.0] * len(
+                ways
+            )
             assert len(task.render(prompt)) == min(map(len, ways))
             assert len(task.prefixes(prompt)) <= 300
             assert set(f"{prompt} {answer}".split()) <= {*task.vocabulary, "|"}
 
 
 def test_what_is_no_way_pays_nothing():
-    texts = ["", "b", "b e", "b e d b", "b a", "b e d <eos>", "d", "b e d | b a b e d", "x" * 10**6, "\x00", None]
+    texts = [
+        "",
+        "b",
+        "b e",
+        "b e d b",
+        "b a",
+        "b e d <eos>",
+        "d",
+        "b e d | b a b e d",
+        "x" * 10**6,
+        "\x00",
+        None,
+    ]
     answer = TASK.solve(PROMPT)
     assert TASK.reward([PROMPT] * 12, [*texts, "b e  d"], [answer] * 12) == [*[0.0] * 11, 1.0]
 
@@ -83,17 +107,31 @@ def test_dials_and_prompts_out_of_range_are_named():
         ({"out_degree": 8}, "out_degree is 8, but must be an integer from 2 to 7."),
         ({"words": 8}, "words is 8, but must be an integer from 2 to 7."),
         ({"wrong_modes": 1}, r"wrong_modes is 1, but must be a number in \[0, 1\)."),
-        ({"speed": 1}, "task 'walk' takes the options nodes, out_degree, words, dead_ends, least_ways, error_rate"),
+        (
+            {"speed": 1},
+            (
+                "task 'walk' takes the options nodes, out_degree, words, dead_ends, least_ways,"
+                " error_rate"
+            ),
+        ),
     ):
         with pytest.raises(ValueError, match=sentence):
             get_task("walk", **options)
-    for prompt in ("", None, "1 + 1 =", PROMPT.replace("e > d c ", ""), PROMPT.replace("from a", "from x")):
+    for prompt in (
+        "",
+        None,
+        "1 + 1 =",
+        PROMPT.replace("e > d c ", ""),
+        PROMPT.replace("from a", "from x"),
+    ):
         with pytest.raises(ValueError, match="but must look like 'a > b c"):
             TASK.next_words(prompt, ())
 
 
 def test_credit_is_that_of_the_demonstrator():
-    """Its share of right demonstrations is its value, and credits of each sum to reward minus value."""
+    """Its share of right demonstrations is its value, and credits of each sum to reward minus
+    value.
+    """
     rng = random.Random(0)
     for task in (TASK, replace(TASK, wrong_modes=0.6)):
         for row in task.dataset(4, 1):
@@ -102,14 +140,20 @@ def test_credit_is_that_of_the_demonstrator():
                 text = task.demonstrate(prompt, rng)
                 rows = task.annotate(prompt, answer, [*text.split(), END])
                 reward = task.reward([prompt], [text], [answer])[0]
-                assert sum(credit for _, credit in rows) == pytest.approx(reward - task.value(prompt), abs=1e-12)
+                assert sum(credit for _, credit in rows) == pytest.approx(
+                    reward - task.value(prompt), abs=1e-12
+                )
                 total += reward / 400
             p = task.value(prompt)
             assert abs(total - p) < 3.5 * (p * (1 - p) / 400) ** 0.5 + 1e-9
     rows = TASK.annotate(PROMPT, TASK.solve(PROMPT), ["b", "e", "d", END])
     assert [category for category, _ in rows] == ["result", "result", "result", "eos"]
     assert TASK.annotate(PROMPT, "", ["c", "a"])[0] == ("result", -TASK.value(PROMPT))  # a dead end
-    assert [category for category, _ in TASK.annotate(PROMPT, "", ["b", "d", "b"])] == ["result", "result", "other"]
+    assert [category for category, _ in TASK.annotate(PROMPT, "", ["b", "d", "b"])] == [
+        "result",
+        "result",
+        "other",
+    ]
 
 
 def test_wrong_modes_are_wrong_where_the_hash_says_so():
@@ -128,7 +172,9 @@ def test_wrong_modes_are_wrong_where_the_hash_says_so():
 
 
 def walked(policy: Policy, task: Walk, prompt: str) -> dict[tuple[str, ...], torch.Tensor]:
-    """Value of every prefix of a right way, the model called once for each, and any word tried after it."""
+    """Value of every prefix of a right way, the model called once for each, and any word tried
+    after it.
+    """
     model, tokenizer, right = policy.model, policy.tokenizer, ways_of(prompt, task.words)
     words, values = tokenizer.convert_ids_to_tokens(range(len(tokenizer))), {}
 
@@ -152,7 +198,10 @@ def walked(policy: Policy, task: Walk, prompt: str) -> dict[tuple[str, ...], tor
 def test_values_are_those_of_a_walk_through_all_words(cases, kind):
     (policy, task), rows = cases[kind], cases[kind][1].dataset(3, 6)
     prompts = rows["prompt"][:]
-    values, weight = expected_reward(policy, task, prompts, differentiable=True), policy.model.lm_head.weight
+    values, weight = (
+        expected_reward(policy, task, prompts, differentiable=True),
+        policy.model.lm_head.weight,
+    )
     walks = [walked(policy, task, prompt) for prompt in prompts]
     brute = torch.stack([walk[()] for walk in walks])
     torch.testing.assert_close(values, brute, atol=1e-6, rtol=1e-5)
@@ -161,7 +210,9 @@ def test_values_are_those_of_a_walk_through_all_words(cases, kind):
     rollouts = sample_rollouts(policy, task, rows, 8, 0, max_new_tokens=task.longest)
     exact, seen = exact_values(policy, task, rollouts), 0
     for b, (prompt, tokens) in enumerate(zip(rollouts.prompts, rollouts.tokens, strict=True)):
-        walk = {prefix: float(value.detach()) for prefix, value in walks[prompts.index(prompt)].items()}
+        walk = {
+            prefix: float(value.detach()) for prefix, value in walks[prompts.index(prompt)].items()
+        }
         for t in range(len(tokens)):
             assert float(exact.before[b, t]) == pytest.approx(walk.get(tokens[:t], 0.0), abs=1e-6)
             seen += tokens[:t] in walk
@@ -175,9 +226,13 @@ def test_values_are_what_sampling_finds(cases, kind):
     """Of 20,000 continuations."""
     (policy, task), size = cases[kind], 5000
     rows = task.dataset(4, 6)
-    inputs = policy.tokenizer([prompt for prompt in rows["prompt"] for _ in range(size)], return_tensors="pt")
+    inputs = policy.tokenizer(
+        [prompt for prompt in rows["prompt"] for _ in range(size)], return_tensors="pt"
+    )
     torch.manual_seed(1)
-    ids = policy.model.generate(**inputs, max_new_tokens=task.longest)[:, inputs.input_ids.shape[1] :]
+    ids = policy.model.generate(**inputs, max_new_tokens=task.longest)[
+        :, inputs.input_ids.shape[1] :
+    ]
     texts = policy.tokenizer.batch_decode(ids, skip_special_tokens=True)
     answers = [answer for answer in rows["answer"] for _ in range(size)]
     rewards = torch.tensor(task.reward([""] * len(texts), texts, answers)).view(4, size)
@@ -191,7 +246,8 @@ def test_values_of_written_ways(cases):
     rows = [{"prompt": PROMPT, "answer": task.solve(PROMPT)}]
     rollouts = written_rollouts(policy, task, rows, [["b e d", "b a c", "b x d", "e d"]])
     values = exact_values(policy, task, rollouts)
-    assert values.inside.sum(1).tolist() == [4, 3, 2, 1]  # a dead end, and words that aren't admitted, end it
+    # a dead end, and words that aren't admitted, end it
+    assert values.inside.sum(1).tolist() == [4, 3, 2, 1]
     assert values.after[:, 3].tolist() == [1, 0, 0, 0]
 
 
@@ -199,9 +255,13 @@ def test_what_has_no_exact_values_is_refused(cases):
     policy, _ = cases["untrained"]
     with pytest.raises(ValueError, match=r"word 'f' is 1 tokens of this tokenizer"):
         expected_reward(policy, Walk(), Walk().dataset(1)["prompt"])
-    config = AutoConfig.for_model("gpt2", n_embd=8, n_layer=1, n_head=2, vocab_size=len(policy.tokenizer))
+    config = AutoConfig.for_model(
+        "gpt2", n_embd=8, n_layer=1, n_head=2, vocab_size=len(policy.tokenizer)
+    )
     with pytest.raises(ValueError, match="read a tree, which gpt2 can't"):
-        expected_reward(Policy(AutoModelForCausalLM.from_config(config), policy.tokenizer, {}), TASK, [PROMPT])
+        expected_reward(
+            Policy(AutoModelForCausalLM.from_config(config), policy.tokenizer, {}), TASK, [PROMPT]
+        )
     policy, task = cases["committed"]
     rollouts = sample_rollouts(policy, task, 8, 8, max_new_tokens=2)
     with pytest.raises(ValueError, match=r"cut off after 2 tokens.*max_new_tokens of 6 or more"):
@@ -215,39 +275,67 @@ def shown() -> dict:
     blocks = page.partition("## A world of your own")[2].split("```python\n")[1:]
     code = "".join(block.partition("```")[0] for block in blocks)
     code = (
-        code.replace("task, 1000)", "task, 150)").replace("task, 150,", "task, 20,").replace("batches=8", "batches=2")
+        code.replace("task, 1000)", "task, 150)")
+        .replace("task, 150,", "task, 20,")
+        .replace("batches=8", "batches=2")
     )
     exec(compile(code, "CONTRIBUTING.md", "exec"), names := {"__name__": "sorting"})  # noqa: S102
     return names
 
 
 def test_the_world_that_contributors_are_shown_runs(shown):
-    """Its value is the sum of the probabilities of its right completions, and credit sums to what it should."""
+    """Its value is the sum of the probabilities of its right completions, and credit sums to what
+    it should.
+    """
     task, policy, tokens = shown["task"], shown["policy"], shown["tokens"]
     assert abs(shown["error"]["bias"]) < 4 * shown["error"]["noise"]
     assert shown["curve"]["value"][0] > 1e-3  # 0.09 to 0.13 over seeds, and below 1e-6 untrained
     assert shown["curve"]["value"].nunique() == 3
-    sums = tokens.groupby("rollout")["credit"].sum() + tokens.groupby("rollout")["value_before"].first()
+    sums = (
+        tokens.groupby("rollout")["credit"].sum()
+        + tokens.groupby("rollout")["value_before"].first()
+    )
     assert sums.to_list() == pytest.approx(shown["rollouts"].rewards.tolist(), abs=1e-5)
     for row in task.dataset(3, 5):
         rights = list(task.equivalent_solutions(row["prompt"]))
         rollouts = written_rollouts(policy, task, [row], [rights])
         assert rollouts.rewards.eq(1).all()
         value = expected_reward(policy, task, [row["prompt"]])
-        torch.testing.assert_close(value[0], rollouts.old_logps.sum(1).exp().sum(), rtol=1e-4, atol=0)
+        torch.testing.assert_close(
+            value[0], rollouts.old_logps.sum(1).exp().sum(), rtol=1e-4, atol=0
+        )
         assert replace(task, error_rate=0.0).value(row["prompt"]) == 1
         text = task.demonstrate(row["prompt"], random.Random(1))
-        credit = sum(credit for _, credit in task.annotate(row["prompt"], row["answer"], [*text.split(), END]))
+        credit = sum(
+            credit
+            for _, credit in task.annotate(row["prompt"], row["answer"], [*text.split(), END])
+        )
         assert credit == pytest.approx(task.score(text, row["answer"]) - task.value(row["prompt"]))
 
 
 def test_a_world_with_a_mistake_is_refused(shown):
     for member, mistaken, sentence in (
         ("vocabulary", ("=", *map(str, range(30))), r"vocabulary of sorting lacks \['sort'\]"),
-        ("vocabulary", ("=", *map(str, range(30)), "sort", "="), "vocabulary of sorting has a word twice"),
-        ("longest", property(lambda self: 4, lambda *_: None), "longest of sorting is 4, but .* may need 5 words"),
-        ("preferences", lambda *_: (0.5,), r"preferences of sorting are \(0.5,\), but must add up to 1 over"),
-        ("next_words", lambda *_: (END,), "sorting has over 4,096 prefixes after 'sort .*nothing follow <eos>"),
+        (
+            "vocabulary",
+            ("=", *map(str, range(30)), "sort", "="),
+            "vocabulary of sorting has a word twice",
+        ),
+        (
+            "longest",
+            property(lambda self: 4, lambda *_: None),
+            "longest of sorting is 4, but .* may need 5 words",
+        ),
+        (
+            "preferences",
+            lambda *_: (0.5,),
+            r"preferences of sorting are \(0.5,\), but must add up to 1 over",
+        ),
+        (
+            "next_words",
+            lambda *_: (END,),
+            "sorting has over 4,096 prefixes after 'sort .*nothing follow <eos>",
+        ),
     ):
         with pytest.raises(ValueError, match=sentence):
             type("Mistaken", (shown["Sorting"],), {member: mistaken})().dataset(1)

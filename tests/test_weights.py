@@ -1,4 +1,6 @@
-"""Update weights against autograd of the clipped surrogate written as TRL writes it; the group transforms by hand."""
+"""Update weights against autograd of the clipped surrogate written as TRL writes it; the group
+transforms by hand.
+"""
 
 import itertools
 
@@ -23,12 +25,18 @@ LABELS = torch.tensor([0, 0, 0, 1, 1, 1])
 
 
 def batch(seed, spread=0.4):
-    """Log-probabilities of a leaf of logits, older ones, a ragged mask with an empty row, advantages of all signs."""
+    """Log-probabilities of a leaf of logits, older ones, a ragged mask with an empty row,
+    advantages of all signs.
+    """
     generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(ROLLOUTS, WIDTH, VOCABULARY, dtype=torch.float64, generator=generator).requires_grad_()
+    logits = torch.randn(
+        ROLLOUTS, WIDTH, VOCABULARY, dtype=torch.float64, generator=generator
+    ).requires_grad_()
     tokens = torch.randint(VOCABULARY, (ROLLOUTS, WIDTH, 1), generator=generator)
     logps = logits.log_softmax(-1).gather(-1, tokens).squeeze(-1)
-    old = logps.detach() + spread * torch.randn(ROLLOUTS, WIDTH, dtype=torch.float64, generator=generator)
+    old = logps.detach() + spread * torch.randn(
+        ROLLOUTS, WIDTH, dtype=torch.float64, generator=generator
+    )
     mask = (torch.arange(WIDTH) < torch.tensor([5, 3, 1, 0, 4, 5])[:, None]).long()
     advantages = torch.randn(ROLLOUTS, dtype=torch.float64, generator=generator)
     advantages[4] = 0
@@ -84,7 +92,9 @@ def test_equals_autograd(level, clip, clipping, aggregate):
 def test_sequence_level_token_advantages_are_gspo_token():
     """s_it = sg[s_i] * pi / sg[pi], clipped at each token by that token's advantage."""
     _, logps, old, mask, _ = batch(2, spread=0.8)
-    advantages = torch.randn(ROLLOUTS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    advantages = torch.randn(
+        ROLLOUTS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(6)
+    )
     mean = ((logps - old) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
     ratio = mean.exp().detach() * (logps - logps.detach()).exp()
     objective = torch.min(ratio * advantages, ratio.clamp(0.8, 1.28) * advantages)
@@ -132,12 +142,16 @@ groups_of = st.lists(st.sampled_from([-7, 0, 3, 100]), min_size=1, max_size=16)
 @settings(max_examples=60, deadline=None)
 @given(groups=groups_of, seed=st.integers(0, 999), width=st.integers(0, 4))
 def test_transforms_equal_their_definitions(groups, seed, width):
-    """Any labels, any order, ragged groups, at each position over the rollouts that the mask has there."""
+    """Any labels, any order, ragged groups, at each position over the rollouts that the mask has
+    there.
+    """
     generator = torch.Generator().manual_seed(seed)
     size = len(groups)
     weights = torch.rand(size, max(width, 1), dtype=torch.float64, generator=generator) + 0.5
     mask = torch.rand(weights.shape, generator=generator) < 0.7
-    advantages = torch.randn(size, dtype=torch.float64, generator=generator) * (torch.arange(size) % 3 > 0)
+    advantages = torch.randn(size, dtype=torch.float64, generator=generator) * (
+        torch.arange(size) % 3 > 0
+    )
     labels = torch.tensor(groups)
     least = min_replace(weights, labels, mask)
     projected = advantage_orthogonal(weights, advantages, labels, mask)
@@ -170,10 +184,17 @@ def test_residual_and_what_the_transforms_do_to_it(groups, seed):
     residual = cancellation_residual(weights, advantages, labels)
     for row, label in enumerate(sorted(set(groups))):
         pushes = (weights * advantages)[labels == label]
-        expected = pushes.sum().abs() / pushes.abs().sum() if pushes.abs().sum() > 0 else torch.tensor(0.0).double()
+        expected = (
+            pushes.sum().abs() / pushes.abs().sum()
+            if pushes.abs().sum() > 0
+            else torch.tensor(0.0).double()
+        )
         torch.testing.assert_close(residual[row], expected, rtol=1e-9, atol=1e-12)
     assert ((residual >= 0) & (residual <= 1)).all()
-    for cancelling in (min_replace(weights, labels), advantage_orthogonal(weights, advantages, labels)):
+    for cancelling in (
+        min_replace(weights, labels),
+        advantage_orthogonal(weights, advantages, labels),
+    ):
         assert (cancellation_residual(cancelling, advantages, labels) < 1e-12).all()
 
 

@@ -1,7 +1,8 @@
-"""A wheel is a library: built from the sdist and installed apart from the clone, it works from any folder.
+"""A wheel is a library: built from the sdist and installed apart from the clone, it works from any
+folder.
 
-Its environment sees this one's packages, but not the clone: a .pth file names their folder, whose own .pth files, the
-editable install's among them, Python does not read.
+Its environment sees this one's packages, but not the clone: a .pth file names their folder, whose
+own .pth files, the editable install's among them, Python does not read.
 """
 
 import json
@@ -60,7 +61,9 @@ print(json.dumps(result | {"steps": len(run.metrics()), "git": run.manifest()["g
 
 
 def sh(*command, **options):
-    answer = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, timeout=120, **options)
+    answer = subprocess.run(
+        [*map(str, command)], capture_output=True, text=True, check=False, timeout=120, **options
+    )
     assert answer.returncode == 0, answer.stdout[-2000:] + answer.stderr[-3000:]
     return answer.stdout
 
@@ -89,17 +92,45 @@ def installed(wheel, tmp_path_factory):
     """A fresh environment with the wheel, in somebody's own repository; its folder."""
     home = tmp_path_factory.mktemp("elsewhere")
     sh("git", "init", "-q", home)
-    sh("git", "-C", home, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "theirs")
+    sh(
+        "git",
+        "-C",
+        home,
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "commit",
+        "-q",
+        "--allow-empty",
+        "-m",
+        "theirs",
+    )
     sh(sys.executable, "-m", "venv", "--without-pip", home / "venv")
     python = home / "venv" / "bin" / "python"
-    sh(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--no-compile", wheel)
+    sh(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--no-compile",
+        wheel,
+    )
     (packages,) = (home / "venv").glob("lib/python*/site-packages")
     (packages / "environment.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return home
 
 
 def environment():
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WORKBOOK"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "WORKBOOK"))
+    }
     return kept | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
@@ -112,7 +143,9 @@ def test_the_wheel_holds_the_library_and_its_data(wheel):
         names = archive.namelist()
         (metadata,) = (name for name in names if name.endswith("dist-info/METADATA"))
         text = archive.read(metadata).decode()
-    data = {str(path.relative_to(ROOT)) for path in (ROOT / "data").rglob("[!.]*") if path.is_file()}
+    data = {
+        str(path.relative_to(ROOT)) for path in (ROOT / "data").rglob("[!.]*") if path.is_file()
+    }
     data = {f"workbook/{name}" for name in data if "__pycache__" not in name}
     apart = ("workbook/data/worlds/", "workbook/data/smollm2/")
     left_out = {name for name in data if name.startswith(apart) and name.endswith(".safetensors")}
@@ -149,7 +182,9 @@ def test_the_wheel_works_from_another_folder_and_writes_nothing_into_the_package
     for name, what in {"measure": writing, "chapters": "The command chapters"}.items():
         status, sentence = result[name]
         assert status == 2
-        assert re.fullmatch(f"{what}.* needs a clone of the repository, and .*\n", sentence), sentence
+        assert re.fullmatch(f"{what}.* needs a clone of the repository, and .*\n", sentence), (
+            sentence
+        )
     assert main(["claims", "--claim", "H11"]) == 0
     assert result["claims"][1] == capsys.readouterr().out
 

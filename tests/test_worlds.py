@@ -1,4 +1,6 @@
-"""Worlds by name: their tasks, their committed policies, the units of their benches, and how both are made."""
+"""Worlds by name: their tasks, their committed policies, the units of their benches, and how both
+are made.
+"""
 
 import json
 import runpy
@@ -21,7 +23,11 @@ from workbook.tasks import get_task
 from workbook.tasks import worlds as named
 
 SCRIPT = data_path("worlds", "make_worlds.py")
-MADE = [name for name, world in named.worlds().items() if (worlds.COMMITTED / name / "members.json").exists()]
+MADE = [
+    name
+    for name, world in named.worlds().items()
+    if (worlds.COMMITTED / name / "members.json").exists()
+]
 SMALL = {
     "little": {"options": {"operands": 3}, "sft_steps": 30, "width": 16},
     "deaf": {"options": {"operands": 3, "false_negative_rate": 0.5}, "policies": "little"},
@@ -34,7 +40,9 @@ ONES = [(1, "tuning"), (2, "unit")]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A folder with the worlds little and deaf, made by the script: a policy for tuning and a unit each."""
+    """A folder with the worlds little and deaf, made by the script: a policy for tuning and a unit
+    each.
+    """
     folder = tmp_path_factory.mktemp("worlds")
     with pytest.MonkeyPatch.context() as patch:
         apart(patch, folder)
@@ -51,8 +59,13 @@ def small(made, monkeypatch, tmp_path):
 
 
 def apart(patch, folder: Path) -> None:
-    """Worlds of a few steps, in a folder and a cache apart, whose starts are described from few rollouts."""
-    stated = {name: named.World(name, **{"policies": name, **deepcopy(levels)}) for name, levels in SMALL.items()}
+    """Worlds of a few steps, in a folder and a cache apart, whose starts are described from few
+    rollouts.
+    """
+    stated = {
+        name: named.World(name, **{"policies": name, **deepcopy(levels)})
+        for name, levels in SMALL.items()
+    }
     patch.setattr(named, "worlds", lambda: stated)
     patch.setattr(worlds, "COMMITTED", folder / "data")
     patch.setattr(start, "PROMPTS", 8)
@@ -64,7 +77,9 @@ def apart(patch, folder: Path) -> None:
 def make(patch, folder: Path, *names: str) -> None:
     """Run the script's main for some worlds."""
     script = runpy.run_path(str(SCRIPT))
-    script["main"].__globals__.update(HERE=folder / "data", ROLES=["tuning", "unit"], LESSON_STEPS=100)
+    script["main"].__globals__.update(
+        HERE=folder / "data", ROLES=["tuning", "unit"], LESSON_STEPS=100
+    )
     patch.setattr(sys, "argv", [str(SCRIPT), *names])
     threads = torch.get_num_threads()
     try:
@@ -83,14 +98,24 @@ def files(folder: Path) -> dict[str, int]:
 
 def test_worlds_of_another_reward_share_policies_and_describe_them_anew(small):
     own, shared = (record(small, name)["members"] for name in ("little", "deaf"))
-    assert [(one["seed"], one["role"]) for one in own] == [(one["seed"], one["role"]) for one in shared] == ONES
+    assert (
+        [(one["seed"], one["role"]) for one in own]
+        == [(one["seed"], one["role"]) for one in shared]
+        == ONES
+    )
     assert [one["sha256"] for one in own] == [one["sha256"] for one in shared]
     assert sorted(files(small)) == ["seed=1.safetensors", "seed=2.safetensors"]
     for one, other in zip(own, shared, strict=True):
         assert other["start"]["value"] == pytest.approx(one["start"]["value"] / 2, rel=0.01)
-        assert one["start"]["value"] > 1e-4  # .003 to .014 over seeds; below, six digits are too few for 1%
-    policy, stored = load_policy("world:deaf,seed=2"), unpacked(load_file(small / "data/little/seed=2.safetensors"))
-    assert all(torch.equal(weights, stored[name]) for name, weights in policy.model.state_dict().items())
+        # .003 to .014 over seeds; below, six digits are too few for 1%
+        assert one["start"]["value"] > 1e-4
+    policy, stored = (
+        load_policy("world:deaf,seed=2"),
+        unpacked(load_file(small / "data/little/seed=2.safetensors")),
+    )
+    assert all(
+        torch.equal(weights, stored[name]) for name, weights in policy.model.state_dict().items()
+    )
     assert policy.provenance["source"] == "world:deaf,seed=2"
     assert policy.provenance["sha256"] == load_policy("world:little,seed=2").provenance["sha256"]
     assert (world_seeds("deaf", "unit"), world_seeds("deaf", "tuning")) == ((2,), (1,))
@@ -119,7 +144,9 @@ def test_a_policy_that_learned_too_little_is_passed_over(small):
 
 def test_what_is_not_there_is_said_in_a_sentence(small):
     world_file(named.worlds()["little"], 1).unlink()
-    with pytest.raises(ValueError, match=r"come with a clone .*: data/worlds/little/seed=1.safetensors is missing"):
+    with pytest.raises(
+        ValueError, match=r"come with a clone .*: data/worlds/little/seed=1.safetensors is missing"
+    ):
         load_policy("world:little,seed=1")
     with pytest.raises(ValueError, match="no policy of seed 3: take one of 1, 2"):
         load_policy("world:little,seed=3")
@@ -154,7 +181,10 @@ def test_an_unknown_world_is_refused_with_the_names_of_all():
 
 @pytest.mark.parametrize("name", MADE)
 def test_committed_policies_are_the_recorded_ones_and_have_learned_enough(name):
-    world, kept = named.worlds()[name], json.loads((worlds.COMMITTED / name / "members.json").read_text())
+    world, kept = (
+        named.worlds()[name],
+        json.loads((worlds.COMMITTED / name / "members.json").read_text()),
+    )
     assert kept["world"]["options"] == world.options
     assert [len(world_seeds(name, role)) for role in ("tuning", "unit")] == [3, 10]
     for member in kept["members"]:
@@ -165,7 +195,9 @@ def test_committed_policies_are_the_recorded_ones_and_have_learned_enough(name):
 
 
 def test_tuning_and_units_share_no_prompt():
-    """Ten units and three for tuning, each on prompts of its own; no trained prompt is held out by any."""
+    """Ten units and three for tuning, each on prompts of its own; no trained prompt is held out by
+    any.
+    """
     world = MADE[0]
     benches = [Bench(f"world:{world}", k) for k in range(10)]
     benches += [Bench(f"world:{world}", k, role="tuning") for k in range(3)]
@@ -180,7 +212,9 @@ def test_tuning_and_units_share_no_prompt():
 
 
 def test_a_start_is_described_by_what_it_earns_and_where_it_is_wrong():
-    """The bundled policy's likeliest words are right, so its greedy answers are; of its errors most are by chance."""
+    """The bundled policy's likeliest words are right, so its greedy answers are; of its errors most
+    are by chance.
+    """
     told = start.describe_start(load_policy("bundled"), get_task("chain"), seed=6)
     assert told["greedy"] > 0.95 > 0.6 > told["value"] > 0.2
     assert told["reward"] == pytest.approx(told["value"], abs=0.08)

@@ -1,4 +1,6 @@
-"""Plain's settings in worlds: weights and bias by hand, another sampler, both studies of one small unit."""
+"""Plain's settings in worlds: weights and bias by hand, another sampler, both studies of one small
+unit.
+"""
 
 import pandas as pd
 import pytest
@@ -26,10 +28,15 @@ def test_long_rollouts_weigh_less_or_their_group_as_much(policy, task):
 
 def test_the_other_sampler_draws_likely_words_alone_and_with_the_same_random_numbers():
     bench = Bench("tiny")
-    own, other = (sample_rollouts(questions.policy_of(bench, arm), bench.task, 4, 8, 1, 48) for arm in ("", "sampler"))
+    own, other = (
+        sample_rollouts(questions.policy_of(bench, arm), bench.task, 4, 8, 1, 48)
+        for arm in ("", "sampler")
+    )
     same = sample_rollouts(bench.policy, bench.task, 4, 8, 1, 48, top_p=questions.TOP_P)
     assert other.completions == same.completions
-    assert torch.allclose(other.old_logps, same.old_logps, atol=2e-5), "scored as if the model had drawn them"
+    assert torch.allclose(other.old_logps, same.old_logps, atol=2e-5), (
+        "scored as if the model had drawn them"
+    )
     assert other.old_logps.min() > own.old_logps.min()
     assert sum(a == b for a, b in zip(own.completions, other.completions, strict=True)) > 8
 
@@ -56,11 +63,17 @@ def test_small_studies_of_one_unit(tmp_path, monkeypatch):
         runs = load_measured(name, "tiny", "runs", tmp_path)
         assert runs.groupby(["arm", "lr"]).size().tolist() == [3] * count
         same = runs[runs["arm"] == ("8" if "groups" in name else "dr_grpo")]
-        assert same["value"].tolist() == own["value"].tolist(), "plain with groups of eight is plain"
+        assert same["value"].tolist() == own["value"].tolist(), (
+            "plain with groups of eight is plain"
+        )
     assert set(runs["arm"]) == {"dr_grpo", *TWINS, *TWINS.values()}
     ends = runs.query("batch == 2").set_index("arm")["value"]
-    assert (ends[["length", "length, equal"]] == ends["dr_grpo"]).all(), "here all completions have one length"
+    assert (ends[["length", "length, equal"]] == ends["dr_grpo"]).all(), (
+        "here all completions have one length"
+    )
     assert ends.nunique() == 5, "each other default changes something"
     updates = load_measured("worlds_defaults", "tiny", "updates", tmp_path).set_index("arm")
-    assert abs(updates["bias2"]["length"]) < 0.02 * updates["mean2"]["length"], "what plain shares is no bias"
+    assert abs(updates["bias2"]["length"]) < 0.02 * updates["mean2"]["length"], (
+        "what plain shares is no bias"
+    )
     assert load_measured("worlds_groups", "tiny", "updates", tmp_path)["arm"].tolist() == [*GROUPS]

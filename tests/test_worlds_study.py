@@ -1,4 +1,6 @@
-"""Worlds side by side: rates, prices by hand, the line, every registered row, parts of a unit; the explorers."""
+"""Worlds side by side: rates, prices by hand, the line, every registered row, parts of a unit; the
+explorers.
+"""
 
 import json
 import shutil
@@ -28,32 +30,55 @@ from workbook.views.style import to_spec
 SPEED = dict(zip(study.ARMS, (1.2, 0.9, 0.9, 1.0, 0.8, 0.05, 0.04, 0.06, -0.9), strict=True))
 SHARES = {scale: 0.5 * 0.85**k for k, scale in enumerate(WORLD_SCALES)}  # signal / (signal + noise)
 
-SIZES = [*questions.GROUPS, *(f"{size}, {words}" for size in ("2", "16") for words in questions.RATES)]
+SIZES = [
+    *questions.GROUPS,
+    *(f"{size}, {words}" for size in ("2", "16") for words in questions.RATES),
+]
 CHANGED = ["dr_grpo", *questions.TWINS, "length, equal", "clip, equal"]
 
 
 def made_run(speed: float, start: float, rng, **names) -> pd.DataFrame:
     """A run that comes nearer to .95 at some speed; below 0 it falls."""
     batch = np.arange(0, 33, 4.0)
-    value = start * np.exp(speed * batch / 16) if speed < 0 else 0.95 - (0.95 - start) * np.exp(-speed * batch / 12)
-    read = {"batch": batch, "value": value, "sampled_tokens": 2400 * batch, "tax": 0.01 * batch * (1 + rng.random())}
-    return pd.DataFrame(read | {"pass_at_8": value**0.2, "style_entropy": 1.3, "logp_right": -9.0} | names)
+    value = (
+        start * np.exp(speed * batch / 16)
+        if speed < 0
+        else 0.95 - (0.95 - start) * np.exp(-speed * batch / 12)
+    )
+    read = {
+        "batch": batch,
+        "value": value,
+        "sampled_tokens": 2400 * batch,
+        "tax": 0.01 * batch * (1 + rng.random()),
+    }
+    return pd.DataFrame(
+        read | {"pass_at_8": value**0.2, "style_entropy": 1.3, "logp_right": -9.0} | names
+    )
 
 
 def write(folder: Path, study_name: str, scale: str, unit: int, **tables: pd.DataFrame) -> None:
     registration = read_registration(study_name)
-    results.add_unit(folder, study_name, scale, unit, tables, registration=registration and registration.hash)
+    results.add_unit(
+        folder, study_name, scale, unit, tables, registration=registration and registration.hash
+    )
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """All worlds, none of those held out trained: plain is the slower the smaller the signal's share."""
+    """All worlds, none of those held out trained: plain is the slower the smaller the signal's
+    share.
+    """
     folder, rng = tmp_path_factory.mktemp("worlds"), np.random.default_rng(0)
     for scale, share in SHARES.items():
         speed = SPEED | {"dr_grpo": 1.2 * share**0.5}
         rates = [
             made_run(
-                speed[arm] * (1 - 0.2 * abs(k)), 0.2 + 0.02 * policy, rng, arm=arm, lr=6e-4 * 2.0**k, policy=policy
+                speed[arm] * (1 - 0.2 * abs(k)),
+                0.2 + 0.02 * policy,
+                rng,
+                arm=arm,
+                lr=6e-4 * 2.0**k,
+                policy=policy,
             )
             for policy in range(3)
             for k in study.LADDER
@@ -61,25 +86,51 @@ def folder(tmp_path_factory):
         ]
         write(folder, "worlds_rates", scale, 0, runs=pd.concat(rates))
         for unit in range(10):
-            runs = [made_run(speed[arm] * rng.lognormal(0, 0.1), 0.2 + 0.01 * unit, rng, arm=arm) for arm in study.ARMS]
+            runs = [
+                made_run(speed[arm] * rng.lognormal(0, 0.1), 0.2 + 0.01 * unit, rng, arm=arm)
+                for arm in study.ARMS
+            ]
             if scale in OPEN:
                 write(folder, "worlds", scale, unit, runs=pd.concat(runs))
                 if unit < 6:
                     write(folder, "worlds_300", scale, unit, runs=pd.concat(runs))
-                    runs = [made_run(rng.uniform(0.2, 1), 0.2, rng, arm=arm) for arm in study.LASTING]
+                    runs = [
+                        made_run(rng.uniform(0.2, 1), 0.2, rng, arm=arm) for arm in study.LASTING
+                    ]
                     write(folder, "worlds_300_plain_rate", scale, unit, runs=pd.concat(runs))
-            update = {"rule": "dr_grpo", "mean2": share * (1 + 0.1 * unit), "total2": 1 + 0.1 * unit}
+            update = {
+                "rule": "dr_grpo",
+                "mean2": share * (1 + 0.1 * unit),
+                "total2": 1 + 0.1 * unit,
+            }
             write(folder, "worlds_start", scale, unit, updates=pd.DataFrame([update]))
             for name, arms in (("worlds_groups", SIZES), ("worlds_defaults", CHANGED)):
-                runs = [made_run(rng.uniform(0.2, 1), 0.2 + unit / 100, rng, arm=arm) for arm in arms]
-                updates = pd.DataFrame(rng.uniform(1, 2, (len(arms), 3)), columns=["bias2", "mean2", "total2"])
-                write(folder, name, scale, unit, runs=pd.concat(runs), updates=updates.assign(arm=arms))
+                runs = [
+                    made_run(rng.uniform(0.2, 1), 0.2 + unit / 100, rng, arm=arm) for arm in arms
+                ]
+                updates = pd.DataFrame(
+                    rng.uniform(1, 2, (len(arms), 3)), columns=["bias2", "mean2", "total2"]
+                )
+                write(
+                    folder,
+                    name,
+                    scale,
+                    unit,
+                    runs=pd.concat(runs),
+                    updates=updates.assign(arm=arms),
+                )
     return folder
 
 
 def test_tokens_to_half_way_rates_and_price_by_hand():
-    """Start .2, best .6: half-way is .4. At the higher rate the oracle is there at 1,500 tokens and plain never."""
-    values = {("oracle", 1e-3): (0.2, 0.3, 0.5), ("oracle", 2e-3): (0.2, 0.6, 0.1), ("dr_grpo", 1e-3): (0.2, 0.3, 0.35)}
+    """Start .2, best .6: half-way is .4. At the higher rate the oracle is there at 1,500 tokens and
+    plain never.
+    """
+    values = {
+        ("oracle", 1e-3): (0.2, 0.3, 0.5),
+        ("oracle", 2e-3): (0.2, 0.6, 0.1),
+        ("dr_grpo", 1e-3): (0.2, 0.3, 0.35),
+    }
     values |= {("dr_grpo", 2e-3): (0.2, 0.25, 0.3)}
     ends = {"tax": 0.0, "pass_at_8": 0.0, "style_entropy": 0.0, "logp_right": 0.0}
     parts = [
@@ -97,8 +148,13 @@ def test_tokens_to_half_way_rates_and_price_by_hand():
     assert rows["collapsed"].tolist() == [0, 1, 0, 0]
     own = own_rates(rates)
     assert own.loc["oracle", ["lr", "bears"]].tolist() == [2e-3, 1e-3]
-    assert own.loc["dr_grpo", ["lr", "bears"]].tolist() == [1e-3, 2e-3], "never there: by the value at the end"
-    assert outcomes.common_rate([rates, rates.assign(lr=rates["lr"] * 4)]) == 1e-3, "the lower of two in the middle"
+    assert own.loc["dr_grpo", ["lr", "bears"]].tolist() == [
+        1e-3,
+        2e-3,
+    ], "never there: by the value at the end"
+    assert outcomes.common_rate([rates, rates.assign(lr=rates["lr"] * 4)]) == 1e-3, (
+        "the lower of two in the middle"
+    )
     with pytest.raises(ValueError, match="no arm gets further"):
         outcomes.best_attainable(rates.assign(value=0.2))
 
@@ -111,9 +167,13 @@ def test_the_line_and_its_predictions_are_those_of_least_squares(folder):
     assert (line.slope, line.intercept) == pytest.approx((fit.slope, fit.intercept))
     assert 0.4 < line.slope < 0.6, "plain was made slower by the root of the share"
     x = said["x"].to_numpy()
-    error = np.sqrt(fit.stderr**2 * ((x - points["x"].mean()) ** 2 + points["x"].var(ddof=0)) + line.sd**2)
+    error = np.sqrt(
+        fit.stderr**2 * ((x - points["x"].mean()) ** 2 + points["x"].var(ddof=0)) + line.sd**2
+    )
     assert said["world"].tolist() == [outcomes.world_name(scale) for scale in HELD_OUT]
-    assert (said["high"] - said["mean"]).tolist() == pytest.approx(stats.t.ppf(0.975, len(OPEN) - 2) * error)
+    assert (said["high"] - said["mean"]).tolist() == pytest.approx(
+        stats.t.ppf(0.975, len(OPEN) - 2) * error
+    )
     with pytest.raises(ValueError, match="three worlds or more"):
         outcomes.law(points.head(2))
 
@@ -121,18 +181,28 @@ def test_the_line_and_its_predictions_are_those_of_least_squares(folder):
 def test_a_committed_prediction_stands_when_worlds_are_added(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "results")
     few = [outcomes.world_name(scale) for scale in OPEN[:4]]
-    results.write_text(tmp_path / "results", "worlds", f"walk_wrong: {{line_of: {few}}}\n", "predicted")
+    results.write_text(
+        tmp_path / "results", "worlds", f"walk_wrong: {{line_of: {few}}}\n", "predicted"
+    )
     tables = Tables("worlds", tmp_path / "results")
     points, said = outcomes.points(tables), outcomes.predicted(tables).set_index("world")
     for world, part in {"walk_wrong": points[points["world"].isin(few)], "longer": points}.items():
-        assert said.loc[world, "mean"] == pytest.approx(outcomes.law(part).predict(said.loc[world, "x"]).mean)
+        assert said.loc[world, "mean"] == pytest.approx(
+            outcomes.law(part).predict(said.loc[world, "x"]).mean
+        )
 
 
-@pytest.mark.parametrize(("bias", "square", "counts"), [(0.009, 8e-4, True), (-0.011, 0, False), (0, 1e-3, False)])
+@pytest.mark.parametrize(
+    ("bias", "square", "counts"), [(0.009, 8e-4, True), (-0.011, 0, False), (0, 1e-3, False)]
+)
 def test_a_world_whose_exact_values_are_off_does_not_count(folder, tmp_path, bias, square, counts):
     shutil.copytree(folder, tmp_path / "results")
     write(
-        tmp_path / "results", "worlds_values", "world:walk", 0, errors=pd.DataFrame([{"bias": bias, "square": square}])
+        tmp_path / "results",
+        "worlds_values",
+        "world:walk",
+        0,
+        errors=pd.DataFrame([{"bias": bias, "square": square}]),
     )
     points = outcomes.points(Tables("worlds", tmp_path / "results")).set_index("world")["price"]
     assert points.notna()["walk"] == counts
@@ -141,14 +211,18 @@ def test_a_world_whose_exact_values_are_off_does_not_count(folder, tmp_path, bia
         with pytest.raises(record.Void, match=r"0\.0[13] was allowed, so the world does not count"):
             outcomes.lead(Tables("world:walk", tmp_path / "results"), "oracle")
         with pytest.raises(Void):
-            DEFINITIONS["worlds"]["Q1 world"](Units("worlds", "world:walk", 10, tmp_path / "results"))
+            DEFINITIONS["worlds"]["Q1 world"](
+                Units("worlds", "world:walk", 10, tmp_path / "results")
+            )
 
 
 def test_every_registered_row_is_measured_as_the_audit_does(folder):
     every, seen, measured = {}, set(), claims.MEASURES | question_claims.MEASURES
-    for place, measures in ((place, measured[place]) for place in measured if place != "arena"):  # tests/test_arena.py
+    # tests/test_arena.py
+    for place, measures in ((place, measured[place]) for place in measured if place != "arena"):
         study_name = place.partition("@")[0]
-        if study_name != "worlds" and not study_name.startswith("worlds_300"):  # the others' tables are not here
+        # the others' tables are not here
+        if study_name != "worlds" and not study_name.startswith("worlds_300"):
             continue
         registered = read_registration(study_name)
         every |= registered.outcomes
@@ -163,7 +237,9 @@ def test_every_registered_row_is_measured_as_the_audit_does(folder):
                     continue
                 ours, theirs = number(Tables(scale, folder)), DEFINITIONS[study_name][key](units)
                 assert bool(ours.attrs.get("log")) == bool(theirs.attrs.get("log"))
-                np.testing.assert_allclose(ours.sort_index(), theirs.sort_index(), rtol=1e-9, atol=1e-12)
+                np.testing.assert_allclose(
+                    ours.sort_index(), theirs.sort_index(), rtol=1e-9, atol=1e-12
+                )
                 seen.add(key)
             assert place != "worlds@worlds" or registered.outcomes[key].scales == ("worlds",)
     assert set(every) - seen <= {"Q1 held out", "Q1 world", "Q1 separates"}
@@ -171,7 +247,12 @@ def test_every_registered_row_is_measured_as_the_audit_does(folder):
 
 def test_the_ledger_judges_worlds_as_units(folder):
     rows = ledger("worlds", folder, ["Q1"]).set_index("key")
-    assert rows.loc["Q1", ["outcome", "units", "policies", "registration"]].tolist() == ["holds", 12, 12, "matches"]
+    assert rows.loc["Q1", ["outcome", "units", "policies", "registration"]].tolist() == [
+        "holds",
+        12,
+        12,
+        "matches",
+    ]
     assert set(rows.index) == {"Q1", "Q1 price", "Q1 value"}
     third = measurements("Q1", Tables("world:third", folder)).set_index("key")
     assert "Q1 held out" not in third.index
@@ -190,17 +271,23 @@ def test_a_lead_is_void_where_sharpening_alone_gains(folder):
     with pytest.raises(ValueError, match="void: entropy minimisation gains"):
         claims.credited(other, "positive_only")
     other.registered = lambda *_: other
-    judged = [measurements("Q2", one).set_index("key").loc["Q2", "outcome"] for one in (other, tables)]
+    judged = [
+        measurements("Q2", one).set_index("key").loc["Q2", "outcome"] for one in (other, tables)
+    ]
     assert [outcome == CANNOT for outcome in judged] == [True, False]
 
 
 def test_the_signal_of_exact_gradients_is_that_of_sampled_updates(monkeypatch):
-    """Both rules' mean updates have the length that exact gradients say, and known credit's noise is no larger."""
+    """Both rules' mean updates have the length that exact gradients say, and known credit's noise
+    is no larger.
+    """
     monkeypatch.setitem(study.SIZES, "tiny", study.Sizes(2, 1, 2, 24))
     updates = study.start_study(Bench("tiny"))["updates"].set_index("rule")
     ratio = updates["sampled2"] / updates["mean2"]
     assert ratio.tolist() == pytest.approx([1, 1], abs=0.25)
-    assert updates.loc["oracle", "mean2"] * 49 / 64 == pytest.approx(updates.loc["dr_grpo", "mean2"])
+    assert updates.loc["oracle", "mean2"] * 49 / 64 == pytest.approx(
+        updates.loc["dr_grpo", "mean2"]
+    )
     assert (updates["mean2"] < updates["total2"]).all()
 
 
@@ -215,13 +302,17 @@ def small(monkeypatch):
     monkeypatch.setitem(study.SIZES, "tiny", study.Sizes(2, 1, 2, 2))
 
 
-def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(tmp_path, small, monkeypatch):
+def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(
+    tmp_path, small, monkeypatch
+):
     monkeypatch.setattr(record, "_parts", lambda place, *_: place)
     with pytest.raises(NotMeasured):
         measure("worlds", "tiny", [0], tmp_path)  # before its rates
     measure("worlds_rates", "tiny", [0], tmp_path)
     runs = load_measured("worlds_rates", "tiny", "runs", tmp_path)
-    assert runs.groupby(["arm", "lr", "policy"]).size().tolist() == [3] * 4, "permuted has climbed already"
+    assert runs.groupby(["arm", "lr", "policy"]).size().tolist() == [3] * 4, (
+        "permuted has climbed already"
+    )
     made, train = [], study.train_in_memory
 
     def interrupted(policy, task, loop, *rest, **more):
@@ -240,13 +331,30 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(tmp_path,
     assert runs.groupby(["world", "arm", "lr"]).size().tolist() == [3] * 3
     assert [*(tmp_path / "worlds" / ".parts").iterdir()] == []
     measure("worlds_300", "tiny", [0], tmp_path)
-    assert load_measured("worlds_300", "tiny", "runs", tmp_path)["batch"].tolist() == [0, 5, 10, 15, 18]
-    rates = {"oracle": 2e-3, "dr_grpo": 1e-3, "positive_only": 1e-3, "negative_token_filtering": 5e-4}
+    assert load_measured("worlds_300", "tiny", "runs", tmp_path)["batch"].tolist() == [
+        0,
+        5,
+        10,
+        15,
+        18,
+    ]
+    rates = {
+        "oracle": 2e-3,
+        "dr_grpo": 1e-3,
+        "positive_only": 1e-3,
+        "negative_token_filtering": 5e-4,
+    }
     made.clear()
-    monkeypatch.setattr(study, "unit_rates", lambda bench: rates | {"entropy_minimization": 5e-4, "permuted": 1e-3})
+    monkeypatch.setattr(
+        study, "unit_rates", lambda bench: rates | {"entropy_minimization": 5e-4, "permuted": 1e-3}
+    )
     monkeypatch.setattr(study, "LASTING", (*rates, "entropy_minimization", "permuted"))
     measure("worlds_300_plain_rate", "tiny", [0], tmp_path)
-    runs = load_measured("worlds_300_plain_rate", "tiny", "runs", tmp_path).groupby("arm")["lr"].first()
+    runs = (
+        load_measured("worlds_300_plain_rate", "tiny", "runs", tmp_path)
+        .groupby("arm")["lr"]
+        .first()
+    )
     assert runs.to_dict() == {"oracle": 1e-3, "negative_token_filtering": 1e-3}
     measure("worlds_start", "tiny", [0], tmp_path)
     updates = load_measured("worlds_start", "tiny", "updates", tmp_path).set_index("rule")
@@ -271,9 +379,16 @@ def test_charts_draw_every_world(folder):
         price := charts.price_chart(points, outcomes.law(points), outcomes.predicted(tables)),
     ):
         assert all(outcomes.world_name(scale) in json.dumps(to_spec(chart)) for scale in OPEN)
-    assert charts.KINDS[1] not in to_spec(price)["description"], "nothing came yet of worlds held out"
-    every = pd.concat([points, (said := outcomes.predicted(tables)).rename(columns={"mean": "price"})])
-    assert charts.KINDS[1] in to_spec(charts.price_chart(every, outcomes.law(points), said))["description"]
+    assert charts.KINDS[1] not in to_spec(price)["description"], (
+        "nothing came yet of worlds held out"
+    )
+    every = pd.concat(
+        [points, (said := outcomes.predicted(tables)).rename(columns={"mean": "price"})]
+    )
+    assert (
+        charts.KINDS[1]
+        in to_spec(charts.price_chart(every, outcomes.law(points), said))["description"]
+    )
     one = table.set_index(["world", "rule"]).loc[("third", "known credit")]
     assert one["octaves"] == pytest.approx(points.set_index("world").loc["third", "price"])
     assert one["low"] < one["octaves"] < one["high"]
@@ -283,7 +398,9 @@ def test_charts_draw_every_world(folder):
 def test_charts_of_plains_settings_have_what_the_rows_have(folder):
     table = charts.groups_table([Tables(scale, folder) for scale in questions.STARTS])
     row = table[table["rule"] == "tokens, G = 16"].iloc[0]
-    assert row["octaves"] == pytest.approx(-question_claims.GROUPS["Q3"](Tables("world:low", folder)).mean())
+    assert row["octaves"] == pytest.approx(
+        -question_claims.GROUPS["Q3"](Tables("world:low", folder)).mean()
+    )
     assert "walk, from 0.2" in json.dumps(to_spec(charts.groups_chart(table)))
     table = charts.defaults_table([Tables(scale, folder) for scale in questions.ASKED])
     bias = question_claims.DEFAULTS["Q4"](Tables("world:ramble", folder)).mean()
@@ -298,11 +415,20 @@ def test_a_scale_of_worlds_has_no_bench():
 
 # --- explorers
 
-LONG = {"wrong_modes": 0.6667, "steps": 11, "free_words": 4, "forced_words": 12, "ramble": 20, "prompt": 2}
+LONG = {
+    "wrong_modes": 0.6667,
+    "steps": 11,
+    "free_words": 4,
+    "forced_words": 12,
+    "ramble": 20,
+    "prompt": 2,
+}
 REJECTED = {"free_words": 0, "reward": "four of five answers", "error_rate": 0.46}
 
 
-@pytest.mark.parametrize("dials", [{"wrong_modes": 0.3333}, LONG, {"ways": 4, "reward": "each step"}, REJECTED])
+@pytest.mark.parametrize(
+    "dials", [{"wrong_modes": 0.3333}, LONG, {"ways": 4, "reward": "each step"}, REJECTED]
+)
 def test_a_world_shows_a_right_chain_a_wrong_one_and_their_values(dials):
     words = compute_world(**dials)["words"]
     ends = words.groupby("text")["value"].last()
@@ -320,7 +446,9 @@ def test_a_world_shows_a_right_chain_a_wrong_one_and_their_values(dials):
 def test_the_start_stands_there_where_policies_are_committed_for_the_levels():
     start = compute_world(wrong_modes=0.3333, error_rate=0.1)["start"].set_index("measure")
     assert set(start["world"]) == {"third"}
-    assert start.loc["wrong modes", "mean"] == pytest.approx(world_start("third")["wrong_modes"].mean())
+    assert start.loc["wrong modes", "mean"] == pytest.approx(
+        world_start("third")["wrong_modes"].mean()
+    )
     assert compute_world(wrong_modes=0.3333, error_rate=0.2)["start"].empty
     assert world_start("no_such_world").empty
     explorer = explore.explore_world()
@@ -333,15 +461,22 @@ def test_a_node_is_worth_the_mean_of_where_its_demonstrator_goes():
     values, edges = tables["nodes"].set_index(["step", "node"])["value"], tables["edges"]
     asked = task.dataset(1, 4)["prompt"][0]
     shares = task.preferences(asked, ())
-    assert values[0].item() == pytest.approx(np.dot(shares, [values[1, w] for w in task.next_words(asked, ())]))
+    assert values[0].item() == pytest.approx(
+        np.dot(shares, [values[1, w] for w in task.next_words(asked, ())])
+    )
     way = edges[edges["taken"]]
     assert " ".join(way["node2"]) == task.render(asked)
-    assert tables["nodes"].set_index(["step", "node"]).loc[(len(way), way["node2"].iloc[-1]), "end"] == "goal"
+    assert (
+        tables["nodes"].set_index(["step", "node"]).loc[(len(way), way["node2"].iloc[-1]), "end"]
+        == "goal"
+    )
 
 
 def test_a_run_is_drawn_over_what_was_measured(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(explore, "load_measured", partial(load_measured, folder=tmp_path))
-    assert explore.measured_rules("world:third")["tokens"].eq(0).all(), "until then, where they start"
+    assert explore.measured_rules("world:third")["tokens"].eq(0).all(), (
+        "until then, where they start"
+    )
     monkeypatch.setattr(explore, "load_measured", partial(load_measured, folder=folder))
     curve = explore.measured_rules("world:third")
     names = [charts.NAMES[arm] for arm in charts.SHOWN]
@@ -352,5 +487,9 @@ def test_a_run_is_drawn_over_what_was_measured(folder, tmp_path, monkeypatch):
     assert len({value for tokens, _, value in rows if tokens == 0}) == 1
     live = explore.live_rules()
     assert len(live.chart.data["curve"]) == 36
-    assert "domain" not in live.chart.spec["layer"][0]["encoding"]["x"]["scale"], "worlds differ in their tokens"
-    assert live.snippet.text.endswith("list(measure_rules(world='world:third', lr=0.001, number=0))")
+    assert "domain" not in live.chart.spec["layer"][0]["encoding"]["x"]["scale"], (
+        "worlds differ in their tokens"
+    )
+    assert live.snippet.text.endswith(
+        "list(measure_rules(world='world:third', lr=0.001, number=0))"
+    )

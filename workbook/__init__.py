@@ -1,9 +1,12 @@
-"""Token-gradient cancellation in critic-free RL for language models: see it, measure it, steer it, try to refute it."""
+"""Token-gradient cancellation in critic-free RL for language models: see it, measure it, steer it,
+try to refute it.
+"""
 
 import os
 
-# Read by OpenMP when torch is loaded. By default its threads spin while they wait, and two processes with two threads
-# each on two cores then slow one another down several times over: a notebook and the run that it started, for one.
+# Read by OpenMP when torch is loaded. By default its threads spin while they wait, and two
+# processes with two threads each on two cores then slow one another down several times over: a
+# notebook and the run that it started, for one.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from workbook.environment import Profile, setup
@@ -13,7 +16,9 @@ _NAMES = {  # module: what many chapters use of it
     "book.back_matter": "check_choice",
     "policies.load": "load_policy",
     "probes.step": "matched_lr",
-    "rollouts.example": "ANSWER PROMPT ROLLOUTS TASK example_group example_policy example_rollouts running_values",
+    "rollouts.example": (
+        "ANSWER PROMPT ROLLOUTS TASK example_group example_policy example_rollouts running_values"
+    ),
     "rollouts.logs": "log_ids",
     "rollouts.sample": "sample_rollouts",
     "rollouts.scoring": "sequence_logps",

@@ -1,6 +1,8 @@
-"""The command line: train, resume and sweep runs, measure studies, judge the claims, run the chapters.
+"""The command line: train, resume and sweep runs, measure studies, judge the claims, run the
+chapters.
 
-python -m workbook train data/configs/chain.yaml --set learning_rate=5e-4 --set batching=query_preserved
+python -m workbook train data/configs/chain.yaml --set learning_rate=5e-4 --set
+batching=query_preserved
 """
 
 import argparse
@@ -40,7 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     """
     parser = make_parser()
     args, more = parser.parse_known_args(argv)
-    if more and not (getattr(args, "set", None) and all("=" in text and text[0] != "-" for text in more)):
+    if more and not (
+        getattr(args, "set", None) and all("=" in text and text[0] != "-" for text in more)
+    ):
         parser.error(f"unrecognized arguments: {' '.join(more)}")
     getattr(args, "set", []).extend(more)  # the second and further ones of `--set a=1 b=2`
     try:

@@ -1,4 +1,6 @@
-"""The first cell of every chapter: seeds, a report of this machine, the chart renderer, and the sizes to run at."""
+"""The first cell of every chapter: seeds, a report of this machine, the chart renderer, and the
+sizes to run at.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +20,35 @@ from workbook.places import import_to_stay, naming_extras
 if TYPE_CHECKING:
     import torch
 
-# On CPUs with AVX512-BF16 bitsandbytes asks at every import for a package that nothing here uses, in a red box.
+# On CPUs with AVX512-BF16 bitsandbytes asks at every import for a package that nothing here uses,
+# in a red box.
 logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(
     lambda record: not str(record.msg).startswith("Failed to load CPU gemm_4bit_forward")
 )
 
-REPORTED = ("torch", "transformers", "trl", "peft", "bitsandbytes", "datasets", "altair", "ipywidgets", "anywidget")
+REPORTED = (
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "bitsandbytes",
+    "datasets",
+    "altair",
+    "ipywidgets",
+    "anywidget",
+)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Sizes at which a chapter runs, and its device: a chapter reads them here, and its sliders start from them.
+    """Sizes at which a chapter runs, and its device: a chapter reads them here, and its sliders
+    start from them.
 
-    name: smoke (tests), teach (minutes on a CPU) or full (a GPU, or patience).  device: "cpu", "cuda" or "mps".
+    name: smoke (tests), teach (minutes on a CPU) or full (a GPU, or patience).  device: "cpu",
+    "cuda" or "mps".
     dtype: what LLM activations are computed in there (float32 unless the device does better).
-    chain_*: the bundled policy on the chain task (chapter 04).  llm_*: SmolLM2-135M in NF4 (chapter 11).
-    Steps are optimizer steps, each of prompts * group_size rollouts.
+    chain_*: the bundled policy on the chain task (chapter 04).  llm_*: SmolLM2-135M in NF4 (chapter
+    11). Steps are optimizer steps, each of prompts * group_size rollouts.
     """
 
     name: str
@@ -69,7 +84,9 @@ PROFILES = {
 
 
 def choose_profile(name: str | None, device: str) -> Profile:
-    """The profile called `name`, else the one in WORKBOOK_PROFILE, else teach on a CPU and full on CUDA."""
+    """The profile called `name`, else the one in WORKBOOK_PROFILE, else teach on a CPU and full on
+    CUDA.
+    """
     name = name or os.environ.get("WORKBOOK_PROFILE") or ("full" if device == "cuda" else "teach")
     if name not in PROFILES:
         raise ValueError(f"profile={name!r} is not a profile: choose one of {', '.join(PROFILES)}.")
@@ -77,13 +94,18 @@ def choose_profile(name: str | None, device: str) -> Profile:
 
 
 def setup(seed: int = 0, profile: str | None = None) -> Profile:
-    """Seed everything, report this machine and why it computes in this dtype, make charts show, return the sizes.
+    """Seed everything, report this machine and why it computes in this dtype, make charts show,
+    return the sizes.
 
-    profile: "smoke", "teach" or "full"; left out, WORKBOOK_PROFILE decides, else the device. ValueError otherwise.
+    profile: "smoke", "teach" or "full"; left out, WORKBOOK_PROFILE decides, else the device.
+    ValueError otherwise.
     """
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a bar per loaded model would stand in the chapter
-    warnings.filterwarnings("ignore", category=SyntaxWarning, module=".*cellpylib")  # when it is first compiled
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # of fields that PEFT and TRL read
+    # a bar per loaded model would stand in the chapter
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    # when it is first compiled
+    warnings.filterwarnings("ignore", category=SyntaxWarning, module=".*cellpylib")
+    # of fields that PEFT and TRL read
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     with naming_extras():
         import_to_stay("workbook.views.style")
     torch = import_to_stay("torch")
@@ -93,7 +115,9 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     from workbook.views.style import enable_charts
 
     device = choose_device().type
-    dtype, reason = choose_dtype(device, torch.cuda.get_device_capability() if device == "cuda" else None)
+    dtype, reason = choose_dtype(
+        device, torch.cuda.get_device_capability() if device == "cuda" else None
+    )
     chosen = replace(choose_profile(profile, device), dtype=dtype)
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -104,6 +128,9 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     print(textwrap.fill(f"python {platform.python_version()}, {versions}", width=96))
     place = torch.cuda.get_device_name() if device == "cuda" else f"{os.cpu_count()} CPU cores"
     where = ", on Colab" if "google.colab" in sys.modules else ""
-    print(f"device   {device} ({place}{where}), {free_mib(device) / 1024:.1f} GiB free\ndtype    {reason}")
+    print(
+        f"device   {device} ({place}{where}), {free_mib(device) / 1024:.1f} GiB free\ndtype   "
+        f" {reason}"
+    )
     print(f"profile  {chosen.name}, seed {seed} (setup(profile=...) takes {', '.join(PROFILES)})")
     return chosen

@@ -1,11 +1,13 @@
 """A run folder's files, each whole or absent, and which of a launch's processes writes them.
 
-Each is written beside its place under a temporary name, flushed to disk, then renamed. States hold no pickle.
+Each is written beside its place under a temporary name, flushed to disk, then renamed. States hold
+no pickle.
 
     accelerate launch --multi_gpu --num_processes 4 -m workbook train CONFIG
 
-trains in several processes, each on its share of every batch (on CPUs put ACCELERATE_USE_CPU=true before it). The main
-one decides and writes, and alone asks the disk: processes that see a file differently wait for one another for ever.
+trains in several processes, each on its share of every batch (on CPUs put ACCELERATE_USE_CPU=true
+before it). The main one decides and writes, and alone asks the disk: processes that see a file
+differently wait for one another for ever.
 """
 
 import errno
@@ -33,7 +35,16 @@ from workbook.places import PACKAGE, clone, file_hash
 
 Value = TypeVar("Value")
 
-PACKAGES = ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "numpy")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "bitsandbytes",
+    "accelerate",
+    "datasets",
+    "numpy",
+)
 KEEP = 2  # checkpoints of a run, so that a damaged newest one leaves another
 MEASURED = ":(top,exclude)data/results/*/*.parquet"  # tables that studies add to, as git's pathspec
 SUMS = "checksums.json"  # sizes and SHA-256 of every file of a folder, written last
@@ -51,9 +62,14 @@ def _readable_errors(path: Path) -> Iterator[None]:
         if isinstance(error, StorageError):
             raise
         full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
-        free = shutil.disk_usage(next(p for p in [path, *path.absolute().parents] if p.exists())).free // 2**20
+        free = (
+            shutil.disk_usage(next(p for p in [path, *path.absolute().parents] if p.exists())).free
+            // 2**20
+        )
         reason = f"{'the disk is full' if full else error} ({free} MiB free)"
-        raise StorageError(f"Could not write {path}: {reason}; everything written before it is intact.") from error
+        raise StorageError(
+            f"Could not write {path}: {reason}; everything written before it is intact."
+        ) from error
 
 
 @contextmanager
@@ -91,7 +107,9 @@ def write_parquet(path: str | Path, frame) -> None:
 
 
 def read_json(path: str | Path, kind: type[Value]) -> Value:
-    """Read a JSON file that holds a `kind`, a dict or a list; ValueError, in one sentence, if it does not."""
+    """Read a JSON file that holds a `kind`, a dict or a list; ValueError, in one sentence, if it
+    does not.
+    """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -105,9 +123,11 @@ def read_json(path: str | Path, kind: type[Value]) -> Value:
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `path`, with checksums, if the block succeeds, and vanishes if it fails.
+    """Yield a temporary folder that becomes `path`, with checksums, if the block succeeds, and
+    vanishes if it fails.
 
-    A `path` that was written so before is replaced; a reader's folder of that name is renamed to `path`.kept.
+    A `path` that was written so before is replaced; a reader's folder of that name is renamed to
+    `path`.kept.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -132,7 +152,9 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 
 def damage(path: Path, needed: Iterable[str] = ()) -> str | None:
-    """Name the first defect of a folder that `atomic_folder` wrote and that has the `needed` files; None if intact."""
+    """Name the first defect of a folder that `atomic_folder` wrote and that has the `needed` files;
+    None if intact.
+    """
     try:
         sums = read_json(path / SUMS, dict)
     except ValueError:
@@ -150,8 +172,14 @@ def _fingerprint(path: Path) -> dict:
 
 
 def as_folder(folder: str | Path) -> Path:
-    """A folder's path, there or not; ValueError for what is none, such as an unset variable's empty text."""
-    if not isinstance(folder, str | Path) or not str(folder).strip() or not str(folder).isprintable():
+    """A folder's path, there or not; ValueError for what is none, such as an unset variable's empty
+    text.
+    """
+    if (
+        not isinstance(folder, str | Path)
+        or not str(folder).strip()
+        or not str(folder).isprintable()
+    ):
         raise ValueError(f"folder={show_value(folder)} names no folder; give the path of one.")
     return Path(folder)
 
@@ -163,9 +191,14 @@ def check_vacant(folder: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise ValueError(f"{folder} can't be used ({error.strerror}); give an empty or a new folder.") from None
+        raise ValueError(
+            f"{folder} can't be used ({error.strerror}); give an empty or a new folder."
+        ) from None
     if taken is not None:
-        raise ValueError(f"{folder} holds files that are not a run's, e.g. {taken.name}; give an empty or new folder.")
+        raise ValueError(
+            f"{folder} holds files that are not a run's, e.g. {taken.name}; give an empty or new"
+            " folder."
+        )
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -181,7 +214,9 @@ def checkpoint_step(path: Path) -> int:
 
 
 def read_metrics(path: Path, last_only: bool = False) -> list[dict]:
-    """The rows of metrics.jsonl, of each what is a number; a torn line, as a killed writer leaves it, is skipped."""
+    """The rows of metrics.jsonl, of each what is a number; a torn line, as a killed writer leaves
+    it, is skipped.
+    """
     if not path.is_file():
         return []
     with open(path, "rb") as file:
@@ -193,39 +228,56 @@ def read_metrics(path: Path, last_only: bool = False) -> list[dict]:
         with suppress(ValueError, TypeError, KeyError):
             row = json.loads(line)
             if type(row["step"]) is int:
-                rows.append({key: value for key, value in row.items() if type(value) in (int, float)})
+                rows.append(
+                    {key: value for key, value in row.items() if type(value) in (int, float)}
+                )
     return rows
 
 
 def read_records(path: Path, columns: list[str]) -> pd.DataFrame:
-    """A JSON list of records as a table of these columns; without rows for a file that is damaged, or not there."""
+    """A JSON list of records as a table of these columns; without rows for a file that is damaged,
+    or not there.
+    """
     rows = []
     with suppress(ValueError):
-        rows = [row for row in read_json(path, list) if isinstance(row, dict) and set(columns) <= set(row)]
+        rows = [
+            row
+            for row in read_json(path, list)
+            if isinstance(row, dict) and set(columns) <= set(row)
+        ]
     return pd.DataFrame(rows, columns=columns)
 
 
 def remove_leftovers(folder: Path, names: str) -> None:
-    """Delete what a killed writer left half-written of files and folders whose names match a regular expression."""
+    """Delete what a killed writer left half-written of files and folders whose names match a
+    regular expression.
+    """
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if re.fullmatch(rf"\.({names})\.\d+\.tmp", path.name, re.ASCII):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def save_state(folder: Path, name: str, state: Any) -> None:
-    """Write a tree of dicts, lists, tuples, scalars and tensors as `name.json` and `name.safetensors` (the tensors)."""
+    """Write a tree of dicts, lists, tuples, scalars and tensors as `name.json` and
+    `name.safetensors` (the tensors).
+    """
     leaves, tree = tree_flatten(state)
     tensors = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
     whole = {str(i): leaf.detach().cpu().contiguous().clone() for i, leaf in tensors.items()}
     save_file(whole, folder / f"{name}.safetensors")
     scalars = {i: leaf for i, leaf in enumerate(leaves) if i not in tensors}
-    write_text(folder / f"{name}.json", json.dumps({"tree": treespec_dumps(tree), "scalars": scalars}))
+    write_text(
+        folder / f"{name}.json", json.dumps({"tree": treespec_dumps(tree), "scalars": scalars})
+    )
 
 
 def load_state(folder: Path, name: str) -> Any:
     """Read back what `save_state` wrote, with tensors on the CPU."""
     stored = read_json(folder / f"{name}.json", dict)
-    leaves, tree = load_file(folder / f"{name}.safetensors") | stored["scalars"], treespec_loads(stored["tree"])
+    leaves, tree = (
+        load_file(folder / f"{name}.safetensors") | stored["scalars"],
+        treespec_loads(stored["tree"]),
+    )
     return tree_unflatten([leaves[str(i)] for i in range(tree.num_leaves)], tree)
 
 
@@ -240,25 +292,37 @@ def made_on(device: str) -> dict:
     there = {dist.metadata["Name"]: dist.version for dist in distributions()}
     return {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": {"python": platform.python_version()} | {name: there.get(name) for name in PACKAGES},
+        "versions": (
+            {"python": platform.python_version()} | {name: there.get(name) for name in PACKAGES}
+        ),
         "platform": f"{platform.system()} {platform.machine()}",
-        "device": torch.cuda.get_device_name(device) if cuda else f"{device}, {torch.get_num_threads()} threads",
+        "device": (
+            torch.cuda.get_device_name(device)
+            if cuda
+            else f"{device}, {torch.get_num_threads()} threads"
+        ),
         "git": _git_state(),
     }
 
 
 def _git_state() -> dict | None:
-    """Commit and whether tracked files differ from it; None outside a clone, though it be another repository.
+    """Commit and whether tracked files differ from it; None outside a clone, though it be another
+    repository.
 
-    Measured tables do not count: a study adds units to them, one after another, before they are committed.
+    Measured tables do not count: a study adds units to them, one after another, before they are
+    committed.
     """
 
     def git(*args):
-        return subprocess.check_output(["git", *args], cwd=PACKAGE, text=True, stderr=subprocess.DEVNULL).strip()
+        return subprocess.check_output(
+            ["git", *args], cwd=PACKAGE, text=True, stderr=subprocess.DEVNULL
+        ).strip()
 
     try:
         clone("A commit")
-        modified = bool(git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", MEASURED))
+        modified = bool(
+            git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", MEASURED)
+        )
         return {"commit": git("rev-parse", "HEAD"), "modified": modified}
     except (ValueError, OSError, subprocess.CalledProcessError):
         return None
@@ -283,12 +347,16 @@ def is_main() -> bool:
 
 
 def broadcast_from_main(value: Value) -> Value:
-    """The main process's `value`, on every process; each must call it, at the same place. Any picklable value."""
+    """The main process's `value`, on every process; each must call it, at the same place. Any
+    picklable value.
+    """
     return all_gather(value if is_main() else None)[0]
 
 
 def all_gather(value: Value) -> list[Value]:
-    """Every process's `value`, in the processes' order, on every process; each must call it, at the same place."""
+    """Every process's `value`, in the processes' order, on every process; each must call it, at the
+    same place.
+    """
     if process_count() == 1:
         return [value]
     from accelerate import PartialState

@@ -1,6 +1,8 @@
-"""The ledger as it was last kept (data/book/ledger.parquet): its rows, their five words, and how they are printed.
+"""The ledger as it was last kept (data/book/ledger.parquet): its rows, their five words, and how
+they are printed.
 
-Whatever shows an outcome reads it here, and loads nothing that measures: `python -m workbook claims --keep` writes it.
+Whatever shows an outcome reads it here, and loads nothing that measures: `python -m workbook claims
+--keep` writes it.
 """
 
 import hashlib
@@ -23,7 +25,10 @@ WORDS = HOLDS, DOES_NOT_HOLD, TOO_SMALL, OPEN, CANNOT = (
 )
 SIGNS = dict(zip(WORDS, "✓✗≈?–", strict=True))
 OWN = ("family", "smollm2:sums", "smollm2:ramble")  # scales whose rows have keys of their own
-STALE = "data/results has changed since the ledger was kept; `python -m workbook claims --keep` computes it anew."
+STALE = (
+    "data/results has changed since the ledger was kept; `python -m workbook claims --keep`"
+    " computes it anew."
+)
 
 
 def read_book(name: str):
@@ -43,7 +48,9 @@ def primaries() -> list[tuple[str, str]]:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """(scale, key in it) of a key of the family or fine-tunes, of key@world in a world, or of key@worlds over all."""
+    """(scale, key in it) of a key of the family or fine-tunes, of key@world in a world, or of
+    key@worlds over all.
+    """
     name, _, world = key.rpartition("@")
     scale = world if world == "worlds" else f"world:{world}"
     if name and registered(scale):  # pass@8 names no world
@@ -73,7 +80,9 @@ def kept_ledger(path: Path | None = None) -> pd.DataFrame:
 def registered(scale: str = "family") -> Mapping[str, tuple]:
     """Every row of the kept ledger at a scale, by its key."""
     table = kept_ledger()
-    return {row.key: row for row in table[(table["scale"] == scale) & (table["key"] != "")].itertuples()}
+    return {
+        row.key: row for row in table[(table["scale"] == scale) & (table["key"] != "")].itertuples()
+    }
 
 
 def row_of(key: str, scale: str | None = None):
@@ -85,7 +94,9 @@ def row_of(key: str, scale: str | None = None):
     rows = registered(scale)
     if name not in rows:
         near = get_close_matches(str(name), rows, 4, 0.3) or list(rows)[:8]
-        raise ValueError(f"key={key!r} is no registered row of the ledger; rows are {', '.join(near)}, ...")
+        raise ValueError(
+            f"key={key!r} is no registered row of the ledger; rows are {', '.join(near)}, ..."
+        )
     return rows[name]
 
 
@@ -98,7 +109,11 @@ def format_number(row, digits: int = 3) -> str:
     """Mean, interval and unit of a row, or why there is no number."""
     if row.unit == "octaves" and row.mean == row.low == row.high == 0:
         return "not reached"  # no run got half-way, and each counts with all of its tokens
-    return f"{format_effect(row, digits)} {row.unit}".rstrip() if np.isfinite(row.mean) else "no number"
+    return (
+        f"{format_effect(row, digits)} {row.unit}".rstrip()
+        if np.isfinite(row.mean)
+        else "no number"
+    )
 
 
 def format_effect(row, digits: int = 3) -> str:
@@ -109,13 +124,22 @@ def format_effect(row, digits: int = 3) -> str:
 
 
 def stated_of(row) -> str:
-    """A row's number, how many units it rests on, on which side of its threshold the claim lies, and why its word."""
-    shared = f" on {row.policies:.0f} policies, whose means are judged" if row.policies < row.units else ""
+    """A row's number, how many units it rests on, on which side of its threshold the claim lies,
+    and why its word.
+    """
+    shared = (
+        f" on {row.policies:.0f} policies, whose means are judged"
+        if row.policies < row.units
+        else ""
+    )
     text = f"{format_number(row)}; {row.units} of {row.registered_units} registered units{shared}"
     if not np.isfinite(row.toward):
         return text
     side = "above" if row.toward > 0 else "below"
-    text += f"; the claim: {side} {row.threshold:g}, smallest effect of interest {row.smallest_effect:g}"
+    text += (
+        f"; the claim: {side} {row.threshold:g}, smallest effect of interest"
+        f" {row.smallest_effect:g}"
+    )
     if row.outcome == TOO_SMALL:
         return f"{text}; its 90 % interval is [{row.low_90:.3g}, {row.high_90:.3g}]"
     return text if row.outcome in (HOLDS, DOES_NOT_HOLD) else f"{text}; {row.reason}"

@@ -1,4 +1,5 @@
-"""What is said while work goes on, and when it fails: a bar or a report of progress, one sentence of bounded length.
+"""What is said while work goes on, and when it fails: a bar or a report of progress, one sentence
+of bounded length.
 
 for rows in progress(parts, "scoring"):          # what probes do
     ...
@@ -23,7 +24,8 @@ class Stopped(Exception):
 
 
 def progress(items: Iterable, what: str, total: int | None = None) -> Iterator:
-    """Yield the items, with a bar that shows how far the work is once it has taken two seconds, and is gone at the end.
+    """Yield the items, with a bar that shows how far the work is once it has taken two seconds, and
+    is gone at the end.
 
     Inside `reporting`, the report is called before each item instead, and once all are done.
     """
@@ -54,7 +56,8 @@ def show_partial(**tables) -> None:
 
 @contextmanager
 def reporting(report: Callable[[int, int, str], None], partial: Callable | None = None):
-    """Call report(done, total, what) for the outermost `progress` of this thread, and report(-1, 0, what) within it.
+    """Call report(done, total, what) for the outermost `progress` of this thread, and report(-1, 0,
+    what) within it.
 
     partial: receives the tables of `show_partial`.
     """
@@ -71,12 +74,16 @@ def duration(seconds: float) -> str:
     >>> duration(0.31), duration(90), duration(9000)
     ('0.31 s', '1.5 min', '2.5 h')
     """
-    unit, name = next(((unit, name) for unit, name in ((3600, "h"), (60, "min")) if seconds >= 1.5 * unit), (1, "s"))
+    unit, name = next(
+        ((unit, name) for unit, name in ((3600, "h"), (60, "min")) if seconds >= 1.5 * unit),
+        (1, "s"),
+    )
     return f"{seconds / unit:.2g} {name}"
 
 
 def pace(done: int, total: int, seconds: float, each: float | None = None) -> str:
-    """How far work is, and how long it will still take: each of the rest as long as those so far, if not `each`.
+    """How far work is, and how long it will still take: each of the rest as long as those so far,
+    if not `each`.
 
     >>> pace(0, 4, 0.1), pace(1, 4, 5.0)
     ('0 of 4; the first will tell how long all take', '1 of 4, 5 s so far, about 15 s left')
@@ -84,7 +91,10 @@ def pace(done: int, total: int, seconds: float, each: float | None = None) -> st
     if not done:
         return f"0 of {total}; the first will tell how long all take"
     left = (seconds / done if each is None else each) * (total - done)
-    return f"{done} of {total}, {duration(seconds)} so far{f', about {duration(left)} left' if left else ''}"
+    return (
+        f"{done} of {total}, {duration(seconds)} so"
+        f" far{f', about {duration(left)} left' if left else ''}"
+    )
 
 
 def one_line(text: object, longest: int = 300) -> str:
@@ -97,7 +107,8 @@ def show_value(value: Any) -> str:
     """A value as Python writes it, on one line and cut off where it is long."""
     try:
         return one_line(repr(value), 80)
-    except (ValueError, RecursionError):  # an integer of more than 4,300 digits, or nested too deeply
+    except (ValueError, RecursionError):
+        # an integer of more than 4,300 digits, or nested too deeply
         return f"a {type(value).__name__} that is too large to show"
 
 
@@ -106,5 +117,7 @@ def explain_error(error: BaseException, longest: int = 300) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return missing_package(error.name)
     if isinstance(error, OSError) and error.strerror:
-        return one_line(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}.", longest)
+        return one_line(
+            f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}.", longest
+        )
     return one_line(error, longest) or f"{type(error).__name__}, without a message."

@@ -1,5 +1,5 @@
-"""Where things lie: the workbook's files, the names that a package offers before its modules are imported, and the
-extra that brings what an import lacks.
+"""Where things lie: the workbook's files, the names that a package offers before its modules are
+imported, and the extra that brings what an import lacks.
 
 data/ lies beside the package in a clone, inside the package once it is installed.
 
@@ -22,7 +22,10 @@ from platformdirs import user_cache_path
 
 PACKAGE = Path(__file__).resolve().parent
 EXTRAS = {  # modules that the core does without: the extra of pyproject.toml that brings them
-    **dict.fromkeys(("altair", "anywidget", "ipywidgets", "IPython", "traitlets", "vl_convert", "PIL"), "notebook"),
+    **dict.fromkeys(
+        ("altair", "anywidget", "ipywidgets", "IPython", "traitlets", "vl_convert", "PIL"),
+        "notebook",
+    ),
     **dict.fromkeys(("reasoning_gym", "math_verify"), "tasks"),
     **dict.fromkeys(("bitsandbytes", "gguf"), "quant"),
     **dict.fromkeys(("jupyterlab", "latex2mathml", "nbclient", "nbformat", "sphinx"), "lab"),
@@ -30,13 +33,17 @@ EXTRAS = {  # modules that the core does without: the extra of pyproject.toml th
 
 
 def data_path(*parts: str) -> Path:
-    """Return the path of a file or folder of data/, there or not: the package's own, else the one beside it."""
+    """Return the path of a file or folder of data/, there or not: the package's own, else the one
+    beside it.
+    """
     inside = PACKAGE / "data"
     return (inside if inside.is_dir() else PACKAGE.parent / "data").joinpath(*parts)
 
 
 def find_file(path: str | Path) -> Path:
-    """Return `path`, or where nothing lies there the workbook's own file of that name, from whatever folder."""
+    """Return `path`, or where nothing lies there the workbook's own file of that name, from
+    whatever folder.
+    """
     path = Path(path)
     if path.parts[:1] != ("data",) or ".." in path.parts or path.exists():
         return path
@@ -45,9 +52,13 @@ def find_file(path: str | Path) -> Path:
 
 
 def clone(what: str) -> Path:
-    """Return the folder of the clone that holds this package; ValueError, saying that `what` needs one, without it."""
+    """Return the folder of the clone that holds this package; ValueError, saying that `what` needs
+    one, without it.
+    """
     if not (PACKAGE.parent / "pyproject.toml").is_file() or (PACKAGE / "data").is_dir():
-        raise ValueError(f"{what} needs a clone of the repository, and this workbook was installed without one.")
+        raise ValueError(
+            f"{what} needs a clone of the repository, and this workbook was installed without one."
+        )
     return PACKAGE.parent
 
 
@@ -58,14 +69,18 @@ def file_hash(path: str | Path) -> str:
 
 
 def parse_yaml(text: str) -> Any:
-    """What a YAML text says: as `yaml.safe_load`, and ten times as fast where PyYAML has its C parser."""
+    """What a YAML text says: as `yaml.safe_load`, and ten times as fast where PyYAML has its C
+    parser.
+    """
     import yaml
 
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def cache_folder() -> Path:
-    """Where what can be made anew is kept, models above all: WORKBOOK_CACHE, else ours in the platform's user cache."""
+    """Where what can be made anew is kept, models above all: WORKBOOK_CACHE, else ours in the
+    platform's user cache.
+    """
     if chosen := os.environ.get("WORKBOOK_CACHE"):
         return Path(chosen).expanduser()
     return user_cache_path("cancellation-workbook", appauthor=False, opinion=False)
@@ -77,7 +92,9 @@ def runs_folder() -> Path:
 
 
 def predictions_file() -> Path:
-    """Where a reader's predictions are kept: WORKBOOK_PREDICTIONS, else predictions.json beside the working copies."""
+    """Where a reader's predictions are kept: WORKBOOK_PREDICTIONS, else predictions.json beside the
+    working copies.
+    """
     in_clone = (PACKAGE.parent / "pyproject.toml").is_file()
     folder = PACKAGE.parent / "my_chapters" if in_clone else Path()
     return Path(os.environ.get("WORKBOOK_PREDICTIONS") or folder / "predictions.json")
@@ -86,7 +103,9 @@ def predictions_file() -> Path:
 def lazy_names(
     package: str, offered: Mapping[str, str]
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
-    """Return a package's `__all__`, `__getattr__` and `__dir__`: {module below `workbook`: the names it offers}."""
+    """Return a package's `__all__`, `__getattr__` and `__dir__`: {module below `workbook`: the
+    names it offers}.
+    """
     homes = {name: home for home, names in offered.items() for name in names.split()}
 
     def attribute(name: str):
@@ -102,7 +121,9 @@ def lazy_names(
 
 
 def missing_package(module: str) -> str:
-    """Return the sentence for a module whose package is not installed, with the extra that brings it."""
+    """Return the sentence for a module whose package is not installed, with the extra that brings
+    it.
+    """
     package = module.partition(".")[0]
     extra = f"'cancellation-workbook[{EXTRAS[package]}]'" if package in EXTRAS else package
     return f"the package {package} is needed and not installed: pip install {extra}"
@@ -126,7 +147,9 @@ def naming_extras() -> Iterator[None]:
 
 
 def import_to_stay(module: str) -> ModuleType:
-    """Import a module for good: collecting garbage, a third of a short run's time, never looks at it again."""
+    """Import a module for good: collecting garbage, a third of a short run's time, never looks at
+    it again.
+    """
     if module not in sys.modules and gc.isenabled():
         gc.disable()
         try:

@@ -1,7 +1,8 @@
 """Means and differences with intervals over what was sampled independently: prompts, runs or seeds.
 
-Bootstraps of units and of seeds with the prompts within them, and a t interval of few units (of pseudo-values, where
-the statistic is a ratio). What decides a claim is the t interval: a bootstrap is too narrow for few units.
+Bootstraps of units and of seeds with the prompts within them, and a t interval of few units (of
+pseudo-values, where the statistic is a ratio). What decides a claim is the t interval: a bootstrap
+is too narrow for few units.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,36 +44,46 @@ def bootstrap_mean(
 ) -> Interval:
     """Mean of `values` with a percentile bootstrap interval that resamples whole clusters.
 
-    values: (N,) finite numbers, else ValueError.  clusters: (N,) labels of what was drawn independently, e.g. each
-    rollout's prompt; each value its own by default. Clusters count equally, whatever their size.
+    values: (N,) finite numbers, else ValueError.  clusters: (N,) labels of what was drawn
+    independently, e.g. each rollout's prompt; each value its own by default. Clusters count
+    equally, whatever their size.
     """
     values = np.asarray(values, dtype=float)
     if values.size == 0 or not np.isfinite(values).all():
         wrong = np.sum(~np.isfinite(values))
-        raise ValueError(f"values needs numbers, all of them finite; of its {values.size}, {wrong} are not.")
+        raise ValueError(
+            f"values needs numbers, all of them finite; of its {values.size}, {wrong} are not."
+        )
     if clusters is not None:
         _, index = np.unique(np.asarray(clusters), return_inverse=True)
         values = np.bincount(index, values) / np.bincount(index)
     mean = float(values.mean())
     if np.ptp(values) == 0:  # nothing varies: the percentile interval is the point
         return Interval(mean, mean, mean)
-    low, high = bootstrap_bounds(len(values), lambda drawn: values[drawn].mean(1), level, resamples, seed)
+    low, high = bootstrap_bounds(
+        len(values), lambda drawn: values[drawn].mean(1), level, resamples, seed
+    )
     return Interval(mean, float(low), float(high))
 
 
 def paired_difference(after, before, **kwargs) -> Interval:
-    """Mean of `after - before`, pair by pair, with its bootstrap interval; arguments as in `bootstrap_mean`."""
+    """Mean of `after - before`, pair by pair, with its bootstrap interval; arguments as in
+    `bootstrap_mean`.
+    """
     after, before = np.asarray(after, dtype=float), np.asarray(before, dtype=float)
     if after.shape != before.shape:
-        raise ValueError(f"after and before must be paired; got {after.size} and {before.size} values.")
+        raise ValueError(
+            f"after and before must be paired; got {after.size} and {before.size} values."
+        )
     return bootstrap_mean(after - before, **kwargs)
 
 
 def t_interval(values, level: float = 0.95) -> Interval:
     """Mean of independent units with its Student t interval: mean +- t_(n-1) s / sqrt(n).
 
-    values: (n,) one number per unit, such as a seed's mean; two finite ones or more, else ValueError. A percentile
-    bootstrap is too narrow for few units: over 5 it misses 16 % where it should miss 5 %.
+    values: (n,) one number per unit, such as a seed's mean; two finite ones or more, else
+    ValueError. A percentile bootstrap is too narrow for few units: over 5 it misses 16 % where it
+    should miss 5 %.
     """
     from scipy.special import stdtrit  # scipy.stats takes a second to import
 
@@ -85,57 +96,83 @@ def t_interval(values, level: float = 0.95) -> Interval:
 
 
 def detectable_effect(sd: float, n: int, level: float = 0.05, power: float = 0.8) -> float:
-    """Minimum detectable effect: delta sd / sqrt(n), with P(T' > t_(n-1)) = power for T' noncentral t of delta."""
+    """Minimum detectable effect: delta sd / sqrt(n), with P(T' > t_(n-1)) = power for T' noncentral
+    t of delta.
+    """
     from scipy.special import nctdtrinc, stdtrit
 
     return float(nctdtrinc(n - 1, 1 - power, stdtrit(n - 1, 1 - level / 2)) * sd / n**0.5)
 
 
 def unit_curve(
-    table: pd.DataFrame, x: str, y: str, unit: str = "seed", by: str | Sequence[str] | None = None, level: float = 0.95
+    table: pd.DataFrame,
+    x: str,
+    y: str,
+    unit: str = "seed",
+    by: str | Sequence[str] | None = None,
+    level: float = 0.95,
 ) -> pd.DataFrame:
     """A curve with its t interval over units: columns of `by`, x, mean, low, high, units.
 
-    Rows of one unit at one x are averaged first, then units, all with equal weights; NaN rows are left out.  by: the
-    columns that tell curves apart, one or several.  One unit alone has no interval: low and high are NaN. ValueError
-    for columns that the table lacks, and if no row has a number.
+    Rows of one unit at one x are averaged first, then units, all with equal weights; NaN rows are
+    left out.  by: the columns that tell curves apart, one or several.  One unit alone has no
+    interval: low and high are NaN. ValueError for columns that the table lacks, and if no row has a
+    number.
     """
     keys = [*([] if by is None else [by] if isinstance(by, str) else by), x]
     if lacking := [name for name in (*keys, y, unit) if name not in table]:
-        raise ValueError(f"unit_curve needs the column(s) {', '.join(lacking)}; the table has {', '.join(table)}.")
+        raise ValueError(
+            f"unit_curve needs the column(s) {', '.join(lacking)}; the table has"
+            f" {', '.join(table)}."
+        )
     units = table.dropna(subset=y).groupby([*keys, unit], observed=True, sort=False)[y].mean()
     if units.empty:
         raise ValueError(f"{y}: none of the {len(table)} rows given has a number.")
     curve = units.groupby(level=list(range(len(keys))), sort=False).agg(list)
-    intervals = [t_interval(y, level) if len(y) > 1 else Interval(y[0], np.nan, np.nan) for y in curve]
-    table = pd.DataFrame(intervals, columns=Interval._fields, index=curve.index).assign(units=curve.map(len))
+    intervals = [
+        t_interval(y, level) if len(y) > 1 else Interval(y[0], np.nan, np.nan) for y in curve
+    ]
+    table = pd.DataFrame(intervals, columns=Interval._fields, index=curve.index).assign(
+        units=curve.map(len)
+    )
     return table.reset_index().sort_values(x, kind="stable", ignore_index=True)
 
 
 def pseudo_values(
-    table: pd.DataFrame, statistic: Callable[[pd.DataFrame], float], unit: str = "seed", log: bool = False
+    table: pd.DataFrame,
+    statistic: Callable[[pd.DataFrame], float],
+    unit: str = "seed",
+    log: bool = False,
 ) -> pd.Series:
-    """Jackknife pseudo-values of a statistic, one per unit, for a t interval where the statistic is no mean of units.
+    """Jackknife pseudo-values of a statistic, one per unit, for a t interval where the statistic is
+    no mean of units.
 
         x_i = n theta(all) - (n - 1) theta(without unit i)
 
-    For a mean they are the units' own values; for a ratio of means their average also takes off most of its bias.
-    table: rows of all units.  statistic: table -> number.  log: of its logarithm, for a ratio that is positive; the
-    series is then marked (`attrs["log"]`), so that an interval is given in the ratio's own unit. `attrs["estimate"]`
-    is theta(all), which is what is printed: the mean of the pseudo-values is not.
+    For a mean they are the units' own values; for a ratio of means their average also takes off
+    most of its bias.
+    table: rows of all units.  statistic: table -> number.  log: of its logarithm, for a ratio that
+    is positive; the series is then marked (`attrs["log"]`), so that an interval is given in the
+    ratio's own unit. `attrs["estimate"]` is theta(all), which is what is printed: the mean of the
+    pseudo-values is not.
 
-    Returns a Series, index = unit.  Raises ValueError for fewer than two units, or with log for a value not above 0.
+    Returns a Series, index = unit.  Raises ValueError for fewer than two units, or with log for a
+    value not above 0.
     """
     units = np.sort(table[unit].unique())
     if len(units) < 2:
-        raise ValueError(f"pseudo-values need two units or more; the table has {len(units)} in {unit}.")
+        raise ValueError(
+            f"pseudo-values need two units or more; the table has {len(units)} in {unit}."
+        )
     without = np.array([statistic(table[table[unit] != one]) for one in units], dtype=float)
     whole = float(statistic(table))
     if log and min(whole, *without) <= 0:
         raise ValueError(f"a logarithm needs a statistic above 0; got {min(whole, *without):g}.")
     if log:
         whole, without = np.log(whole), np.log(without)
-    values = pd.Series(len(units) * whole - (len(units) - 1) * without, index=pd.Index(units, name="unit"))
+    values = pd.Series(
+        len(units) * whole - (len(units) - 1) * without, index=pd.Index(units, name="unit")
+    )
     values.attrs |= {"log": log, "estimate": whole}
     return values
 
@@ -148,11 +185,12 @@ def logs(ratios: pd.Series) -> pd.Series:
 
 
 def nested_mean(table: pd.DataFrame, column: str, resamples: int = 4_999) -> Interval:
-    """Mean of a column with a bootstrap interval over two levels: seeds are resampled, then prompts within each.
+    """Mean of a column with a bootstrap interval over two levels: seeds are resampled, then prompts
+    within each.
 
-    Prompts of one seed share an update, so they are not independent of one another; seeds are. Rows of one prompt are
-    averaged first, then prompts of a seed, then seeds, all with equal weights; rows with NaN are left out. ValueError
-    if no row has a number.
+    Prompts of one seed share an update, so they are not independent of one another; seeds are. Rows
+    of one prompt are averaged first, then prompts of a seed, then seeds, all with equal weights;
+    rows with NaN are left out. ValueError if no row has a number.
     """
     prompts = table.groupby(["seed", "group"])[[column]].mean().dropna()
     if prompts.empty:
@@ -161,8 +199,13 @@ def nested_mean(table: pd.DataFrame, column: str, resamples: int = 4_999) -> Int
     means = np.empty((resamples, len(seeds), 1))
     rng = np.random.default_rng(0)
     drawn = rng.integers(len(seeds), size=(resamples, len(seeds)))
-    for k, values in enumerate(seeds):  # where a seed was drawn, and how often each of its prompts then
+    # where a seed was drawn, and how often each of its prompts then
+    for k, values in enumerate(seeds):
         at, n = drawn == k, len(values)
-        means[at] = rng.multinomial(n, np.full(n, 1 / n), size=int(at.sum())).astype(np.float32) @ values / n
+        means[at] = (
+            rng.multinomial(n, np.full(n, 1 / n), size=int(at.sum())).astype(np.float32)
+            @ values
+            / n
+        )
     low, high = np.quantile(means.mean(1)[:, 0], [0.025, 0.975])
     return Interval(float(np.mean([values.mean() for values in seeds])), float(low), float(high))

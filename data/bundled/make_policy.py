@@ -1,12 +1,13 @@
-"""Make the bundled policy: a two-layer Llama that has read chains with planted errors, so it is often right.
+"""Make the bundled policy: a two-layer Llama that has read chains with planted errors, so it is
+often right.
 
     python data/bundled/make_policy.py --out FOLDER
 
-Supervised training on demonstrations of the chain task: right ones first, then such as have a planted share of wrong
-steps, continued consistently. What comes out samples right chains at a rate near 0.4 while the right result is nearly
-always its most likely token, as in a base LLM before RL. The prompts are those of data seed 7, which shares none with
-the seeds 0 to 6. The training is that of `workbook.policies.sft`: one thread, one seed, so the same machine makes the
-same bytes.
+Supervised training on demonstrations of the chain task: right ones first, then such as have a
+planted share of wrong steps, continued consistently. What comes out samples right chains at a rate
+near 0.4 while the right result is nearly always its most likely token, as in a base LLM before RL.
+The prompts are those of data seed 7, which shares none with the seeds 0 to 6. The training is that
+of `workbook.policies.sft`: one thread, one seed, so the same machine makes the same bytes.
 """
 
 import argparse
@@ -19,7 +20,14 @@ from pathlib import Path
 import torch
 import transformers
 
-from workbook.policies.sft import BATCH_SIZE, LEARNING_RATE, make_model, make_tokenizer, measure, train
+from workbook.policies.sft import (
+    BATCH_SIZE,
+    LEARNING_RATE,
+    make_model,
+    make_tokenizer,
+    measure,
+    train,
+)
 from workbook.tasks.chain import Chain
 
 
@@ -49,7 +57,12 @@ def main() -> None:
     provenance = {
         "made_by": "data/bundled/make_policy.py",
         "arguments": arguments,
-        "task": {"name": "chain", "operands": task.operands, "error_rate": task.error_rate, "modulus": task.modulus},
+        "task": {
+            "name": "chain",
+            "operands": task.operands,
+            "error_rate": task.error_rate,
+            "modulus": task.modulus,
+        },
         "parameters": model.num_parameters(),
         "last_loss_nats": loss,
         "measured": {
@@ -59,7 +72,11 @@ def main() -> None:
         },
         "sha256": {
             path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in [args.out / "model.safetensors", args.out / "tokenizer.json", Path(__file__)]
+            for path in [
+                args.out / "model.safetensors",
+                args.out / "tokenizer.json",
+                Path(__file__),
+            ]
         },
         "versions": {
             "python": platform.python_version(),

@@ -1,11 +1,13 @@
-"""Make the committed policies of the family: ten units, three for tuning, and one of three operands for the book.
+"""Make the committed policies of the family: ten units, three for tuning, and one of three operands
+for the book.
 
     python data/family/make_family.py
 
-SFT seeds 1, 2, 3, ... are trained one after another (`workbook.policies.sft`), rounded to 8 bits, and measured as
-rounded. One whose sampled reward is below MIN_REWARD or whose greedy reward is below MIN_GREEDY has learned too little
-and is passed over; the first ten others are the units, the next three serve tuning. EXAMPLE answers the one prompt
-that the book carries through its chapters. What is there is not made again.
+SFT seeds 1, 2, 3, ... are trained one after another (`workbook.policies.sft`), rounded to 8 bits,
+and measured as rounded. One whose sampled reward is below MIN_REWARD or whose greedy reward is
+below MIN_GREEDY has learned too little and is passed over; the first ten others are the units, the
+next three serve tuning. EXAMPLE answers the one prompt that the book carries through its chapters.
+What is there is not made again.
 """
 
 import json
@@ -49,7 +51,11 @@ def main() -> None:
         example = left[0] == "example"
         member = made(EXAMPLE if example else Member(len(members) + 1), left[0])
         members.append(member | {"name": EXAMPLE.name} if example else member)
-        about = {"made_by": "data/family/make_family.py", "prompts": MEASURED_PROMPTS, "temperature": 1.0}
+        about = {
+            "made_by": "data/family/make_family.py",
+            "prompts": MEASURED_PROMPTS,
+            "temperature": 1.0,
+        }
         path.write_text(json.dumps({**about, "members": members}, indent=1) + "\n")
         print(member, flush=True)
 

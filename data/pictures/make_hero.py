@@ -2,8 +2,8 @@
 
     python data/pictures/make_hero.py        needs chromium and SmolLM2-135M; about two minutes
 
-The step is chapter 10's, by its own cells, and what draws it is the page code of JupyterLab. The click goes to the
-wrong number of a wrong answer that the step moved farthest.
+The step is chapter 10's, by its own cells, and what draws it is the page code of JupyterLab. The
+click goes to the wrong number of a wrong answer that the step moved farthest.
 """
 
 import io
@@ -39,7 +39,10 @@ PAGE = """<!doctype html><meta charset="utf-8"><style>{css} body {{ margin: 14px
 
 def chapter_step() -> dict:
     """The chapter's names after its cells that sample rollouts and take one step."""
-    cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]}
+    cells = {
+        cell["id"]: "".join(cell["source"])
+        for cell in json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]
+    }
     names = {"profile": workbook.setup(seed=0, profile="teach")}
     for step in STEPS:
         exec(cells[step], names)  # noqa: S102 (cells of this repository)
@@ -47,15 +50,20 @@ def chapter_step() -> dict:
 
 
 def wrong_number_pinned(policy, rollouts, table, lr: float) -> dict:
-    """The saved state of the first mixed group's heatmap, with a wrong number of a wrong answer pinned."""
+    """The saved state of the first mixed group's heatmap, with a wrong number of a wrong answer
+    pinned.
+    """
     group = int(table.loc[table["advantage"] != 0, "group"].iloc[0])
     tokens = table[table["group"] == group]
     first = int(tokens["rollout"].iloc[0])
-    known = re.findall(r"\d+", f"{rollouts.prompts[first]} {rollouts.answers[first]}")  # numbers that are not wrong
+    # numbers that are not wrong
+    known = re.findall(r"\d+", f"{rollouts.prompts[first]} {rollouts.answers[first]}")
     words = tokens["token"].str.strip()
     wrong = tokens[(tokens["reward"] == 0) & words.str.fullmatch(r"\d+") & ~words.isin(known)]
     place = wrong.loc[wrong["dlogp"].abs().idxmax()]
-    heatmap = TokenHeatmap(table, "dlogp", group, explain=TokenExplainer(policy, rollouts, lr, measured=table["dlogp"]))
+    heatmap = TokenHeatmap(
+        table, "dlogp", group, explain=TokenExplainer(policy, rollouts, lr, measured=table["dlogp"])
+    )
     heatmap.pin(int(place["rollout"]), int(place["position"]))
     heatmap.wait()
     state, paths, parts = _remove_buffers(heatmap.get_state())
@@ -83,7 +91,10 @@ def frames(page, pinned: int) -> list[tuple[bytes, int]]:
     page.evaluate("window.scrollTo(0, 0)")
     box = cell.bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    put = "([x, y]) => Object.assign(document.querySelector('#hand').style, {left: `${x}px`, top: `${y}px`})"
+    put = (
+        "([x, y]) => Object.assign(document.querySelector('#hand').style, {left: `${x}px`, top:"
+        " `${y}px`})"
+    )
     page.evaluate(put, [WIDTH - 90, HEIGHT - 70])
     stand(1600)
     for share in (0.35, 0.7, 1.0):
@@ -115,7 +126,9 @@ def main() -> None:
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "hero.html")
         path.write_text(page_of(saved), encoding="utf-8")
-        browser = playwright.chromium.launch(executable_path=sys.argv[1] if len(sys.argv) > 1 else "/usr/bin/chromium")
+        browser = playwright.chromium.launch(
+            executable_path=sys.argv[1] if len(sys.argv) > 1 else "/usr/bin/chromium"
+        )
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.goto(path.as_uri())
         page.keyboard.press("Escape")
@@ -126,10 +139,15 @@ def main() -> None:
         shots = frames(page, saved["state"]["pinned"])
         browser.close()
     pictures = [
-        Image.open(io.BytesIO(shot)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE) for shot, _ in shots
+        Image.open(io.BytesIO(shot)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        for shot, _ in shots
     ]
     pictures[0].save(
-        HERE / "hero.gif", save_all=True, append_images=pictures[1:], duration=[time for _, time in shots], loop=0
+        HERE / "hero.gif",
+        save_all=True,
+        append_images=pictures[1:],
+        duration=[time for _, time in shots],
+        loop=0,
     )
 
 

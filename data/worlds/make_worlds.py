@@ -1,13 +1,15 @@
-"""Make the committed policies of the worlds, and describe their starts: three for tuning and ten units each.
+"""Make the committed policies of the worlds, and describe their starts: three for tuning and ten
+units each.
 
     python data/worlds/make_worlds.py              all worlds of worlds.yaml
     python data/worlds/make_worlds.py third walk   some
 
-Per world, SFT seeds 1, 2, 3, ... are trained one after another (`workbook.policies.sft`): on right completions until
-the likeliest ones are right, then on the world's own demonstrations. They are rounded to 8 bits and described as
-rounded (`workbook.probes.policy_report`). One whose value is below the world's least_value, or whose likeliest
-completions' is below its least_greedy, has learned too little and is passed over; the first three others serve tuning,
-the next ten are the units. A world with another one's policies describes those. What is there is not made again.
+Per world, SFT seeds 1, 2, 3, ... are trained one after another (`workbook.policies.sft`): on right
+completions until the likeliest ones are right, then on the world's own demonstrations. They are
+rounded to 8 bits and described as rounded (`workbook.probes.policy_report`). One whose value is
+below the world's least_value, or whose likeliest completions' is below its least_greedy, has
+learned too little and is passed over; the first three others serve tuning, the next ten are the
+units. A world with another one's policies describes those. What is there is not made again.
 """
 
 import argparse
@@ -29,7 +31,8 @@ from workbook.probes.policy_report import GROUP_SIZE, GROUPS, PROMPTS, describe_
 from workbook.tasks.worlds import World, world_of, worlds
 
 HERE = Path(__file__).parent
-LESSON_STEPS, BATCH_SIZE, LEARNING_RATE = 2400, 32, 3e-3  # of `learn`, at most; of it and of `train`
+# of `learn`, at most; of it and of `train`
+LESSON_STEPS, BATCH_SIZE, LEARNING_RATE = 2400, 32, 3e-3
 ROLES = ["tuning"] * 3 + ["unit"] * 10
 
 
@@ -40,14 +43,25 @@ def trained(world: World, seed: int) -> tuple[Policy, dict[str, torch.Tensor]]:
     with seeded(seed, torch.device("cpu")):
         model = make_model(tokenizer, world.width, task.longest)
         learn(model, tokenizer, task, LESSON_STEPS, BATCH_SIZE, LEARNING_RATE, seed)
-        train(model, tokenizer, task, world.sft_steps, BATCH_SIZE, LEARNING_RATE, seed, right_first=0.0)
+        train(
+            model,
+            tokenizer,
+            task,
+            world.sft_steps,
+            BATCH_SIZE,
+            LEARNING_RATE,
+            seed,
+            right_first=0.0,
+        )
     stored = packed(model.state_dict())
     model.load_state_dict(unpacked(stored))
     return Policy(model.eval(), tokenizer, {}), stored
 
 
 def made(world: World, seed: int, roles: list[str]) -> dict:
-    """Train and describe the policy of an SFT seed; its file is written if it has learned enough for the next role."""
+    """Train and describe the policy of an SFT seed; its file is written if it has learned enough
+    for the next role.
+    """
     policy, stored = trained(world, seed)
     start = describe_start(policy, world.made(), EVAL_SEED)
     if start["value"] < world.least_value or start["greedy"] < world.least_greedy:
@@ -59,9 +73,18 @@ def made(world: World, seed: int, roles: list[str]) -> dict:
 
 def described(world: World, seed: int, role: str) -> dict:
     """Describe the start, in this world, of a policy of another one."""
-    policy = load_policy(f"family:seed={seed}" if world.policies == "family" else f"world:{world.policies},seed={seed}")
+    policy = load_policy(
+        f"family:seed={seed}"
+        if world.policies == "family"
+        else f"world:{world.policies},seed={seed}"
+    )
     start = describe_start(policy, world.made(), EVAL_SEED)
-    return {"seed": seed, "role": role, "start": start, "sha256": file_hash(world_file(world, seed))}
+    return {
+        "seed": seed,
+        "role": role,
+        "start": start,
+        "sha256": file_hash(world_file(world, seed)),
+    }
 
 
 def members_of(world: World, known: list[dict]):
@@ -70,7 +93,9 @@ def members_of(world: World, known: list[dict]):
         while left := ROLES[sum(member["role"] in ROLES for member in known) :]:
             yield made(world, len(known) + 1, left)
     else:
-        seeds = committed_seeds if world.policies == "family" else partial(world_seeds, world.policies)
+        seeds = (
+            committed_seeds if world.policies == "family" else partial(world_seeds, world.policies)
+        )
         pairs = [(seed, role) for role in dict.fromkeys(ROLES) for seed in seeds(role)]
         for pair in pairs[len(known) :]:
             yield described(world, *pair)
@@ -87,7 +112,9 @@ def main() -> None:
         about |= {"prompts": PROMPTS, "rollouts": [GROUPS, GROUP_SIZE]}
         there = json.loads(path.read_text()) if path.exists() else {**about, "members": []}
         if (members := there.pop("members")) and there != about:
-            raise SystemExit(f"{path.parent} was made at other levels: delete it, and it is made anew.")
+            raise SystemExit(
+                f"{path.parent} was made at other levels: delete it, and it is made anew."
+            )
         for member in members_of(world, members):
             members.append(member)
             path.write_text(json.dumps({**about, "members": members}, indent=1) + "\n")

@@ -1,1 +1,3 @@
-"""Every registered verdict a second time, from tables and registrations alone (`make audit`); imports no package."""
+"""Every registered verdict a second time, from tables and registrations alone (`make audit`);
+imports no package.
+"""

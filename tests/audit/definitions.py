@@ -1,9 +1,11 @@
-"""What each registered outcome is as a number per unit: {study: {key: function of the study's units}}.
+"""What each registered outcome is as a number per unit: {study: {key: function of the study's
+units}}.
 
-A distance of shares is the cross-fitted one; nets and |change| weigh tokens alike. A ratio of sizes is judged by its
-logarithm. A run that falls below half of its start's value gives no number; "at equal exact value" is at the highest
-value that both arms reach, where each first reaches it, straight between batches. A unit's number of a ratio of means
-over units is its jackknife pseudo-value.
+A distance of shares is the cross-fitted one; nets and |change| weigh tokens alike. A ratio of sizes
+is judged by its logarithm. A run that falls below half of its start's value gives no number; "at
+equal exact value" is at the highest value that both arms reach, where each first reaches it,
+straight between batches. A unit's number of a ratio of means over units is its jackknife
+pseudo-value.
 """
 
 # fmt: off
@@ -17,18 +19,22 @@ from audit.reckoning import WORLDS, Missing, Units, Void, at, each, interval, lo
 
 
 def pseudo(statistic, table):
-    """Pseudo-values n T - (n - 1) T_without_i of a statistic of means over the units that have every column."""
+    """Pseudo-values n T - (n - 1) T_without_i of a statistic of means over the units that have
+    every column.
+    """
     table = table.dropna()
     return jackknife({unit: statistic(table.drop(unit).mean()) for unit in table.index}, statistic(table.mean()))
 
 def jackknife(without, whole):
-    """Pseudo-values of a statistic from its values without each unit; `whole` is what is printed."""
+    """Pseudo-values of a statistic from its values without each unit; `whole` is what is printed.
+    """
     n = len(without)
     values = pd.Series({unit: n * whole - (n - 1) * left for unit, left in without.items()})
     values.attrs["estimate"] = float(whole)
     return values
 
-# --- batch_composition and, at level 1, batch_one_prompt: an order of mini-batches minus shuffled ones
+# --- batch_composition and, at level 1, batch_one_prompt: an order of mini-batches minus shuffled
+# ones
 def end(run):
     return run["value"].iloc[-1]
 
@@ -65,7 +71,8 @@ for claim, order in ORDERS.items():
     BATCHES |= {f"{claim} unmatched": ordered(order, matched=False)}
     BATCHES |= {f"{claim} jitter": ordered(order, jitter), f"{claim} collapse": ordered(order, collapsed)}
 
-# --- confidence: residuals, shared energy, and runs of arms and of their twins with permuted advantages
+# --- confidence: residuals, shared energy, and runs of arms and of their twins with permuted
+# advantages
 def residual(first, second=None, column="residual", size=2):
     def number(units):
         rows = at(units.table("residuals"), group_size=size, confidence=0.8)
@@ -89,7 +96,9 @@ def beyond(rows, arm, column):
     return pd.DataFrame({"value": own["value"], "y": own[column] - twin[column]}).dropna(subset=["y"])
 
 def when(values, y, level):
-    """y where values first reach a level, on straight lines; NaN for a level that is that of the start."""
+    """y where values first reach a level, on straight lines; NaN for a level that is that of the
+    start.
+    """
     values, y = values.to_numpy(float), y.to_numpy(float)
     k = int(np.argmax(values >= level))
     return float(np.interp(level, values[k - 1 : k + 1], y[k - 1 : k + 1])) if k else np.nan
@@ -144,7 +153,9 @@ def rate(column="crossed", tokens="all", prompts=256, **place):
     return lambda units: one(units.table("rates"), column, tokens=tokens, prompts=prompts, **place)
 
 def miss(*by, least=2):
-    """Mean distance of follows from 1/2 + (follows alone - 1/2) own / (own + others), mean over the places `by`."""
+    """Mean distance of follows from 1/2 + (follows alone - 1/2) own / (own + others), mean over the
+    places `by`.
+    """
     def of_place(rows):
         alone, more = rows.loc[rows["prompts"] == 1, "follows"].item(), rows[rows["prompts"] >= least]
         line = 0.5 + (alone - 0.5) * more["own"] / (more["own"] + more["others"])
@@ -154,7 +165,8 @@ def miss(*by, least=2):
     return lambda units: each(at(units.table("rates"), tokens="unsure"), number)
 
 def contrast(rows, kept=0.5, matched=False):
-    """Net change of shared tokens minus `kept` of specific ones', over the mean |change| of both."""
+    """Net change of shared tokens minus `kept` of specific ones', over the mean |change| of both.
+    """
     kinds = [rows[rows["kind"] == kind].set_index("band") for kind in ("shared", "specific")]
     weights = [part["tokens"].astype(float) for part in kinds]
     if matched:
@@ -313,7 +325,8 @@ TRAINING = {
     "H7 over training": curves(lambda rows: curve(rows, "PPO", "gap")[-3:].mean()),
 }
 
-# --- equal_weights: tax under unequal weights over that under equal ones, a ratio judged by its logarithm
+# --- equal_weights: tax under unequal weights over that under equal ones, a ratio judged by its
+# logarithm
 def weighted(rows, weights, column="tax", objective="GSPO", size=2, permuted=False):
     """A column of a run, batches in order."""
     own = at(rows, weights=weights, objective=objective, group_size=size, permuted=permuted).sort_values("batch")
@@ -378,7 +391,8 @@ GAPS = {
     "H8 prompts": slope("prompts, 8 rollouts each", "prompts", "held-out"), "H9 held-out": widening("held-out"),
     "H8 fixed budget": slope(FIXED, "group_size", "held-out"), "H9 tenth": widening("training", 0.001),
 }
-# --- cancelled: minus the other side along the own, over the own side squared, ratios of a unit's sums
+# --- cancelled: minus the other side along the own, over the own side squared, ratios of a unit's
+# sums
 WORD = {"identity": "word", "rewards": "by reward", "curve": "prompts"}
 
 def taken(kind="style", size=1, batch=False, **place):
@@ -403,7 +417,9 @@ def own_way(size, curve):
     return lambda u: (sums[0](u) + sums[1](u)) / 2
 
 def sets_of(tokens):
-    """{(class, in the batch): cancelled share} of one unit from its single tokens: classes, sharing and sums anew."""
+    """{(class, in the batch): cancelled share} of one unit from its single tokens: classes, sharing
+    and sums anew.
+    """
     tokens = tokens.sort_values(["rollout", "position"])
     false = tokens["credit"] < -1e-6
     late = false.groupby(tokens["rollout"]).cumsum() - false > 0
@@ -432,9 +448,12 @@ CANCELLED = {
 for row, kind in (("C4", "style"), ("C4 right", RIGHT), ("C4 wrong", WRONG)):
     CANCELLED[row] = apart(taken(kind), taken(kind, rewards="permuted"))
 
-# --- worlds: tokens to half-way at each arm's own rate, the price of one reward, and the line through worlds
+# --- worlds: tokens to half-way at each arm's own rate, the price of one reward, and the line
+# through worlds
 def first(run, level, budget):
-    """Tokens at which a run is first at a level, straight between readings; the budget where it never is."""
+    """Tokens at which a run is first at a level, straight between readings; the budget where it
+    never is.
+    """
     value, tokens = run["value"].to_numpy(float), run["sampled_tokens"].to_numpy(float)
     for k in range(len(value)):
         if value[k] >= level:
@@ -451,7 +470,9 @@ def far_off(units):
     return abs(errors["bias"].mean()) > 0.01 or errors["square"].mean() > 0.03**2
 
 def half_way(units, more=None):
-    """A row per unit and arm: tokens, start, and columns where the unit's budget is spent; more: units of the arena."""
+    """A row per unit and arm: tokens, start, and columns where the unit's budget is spent; more:
+    units of the arena.
+    """
     if far_off(Units("worlds_values", units.scale, 10, units.results)):
         raise Void
     rates = "smollm2_rates" if units.scale.startswith("smollm2") else "worlds_rates"
@@ -661,7 +682,9 @@ def within_cells(rows, values):
     return values - (sums / np.bincount(cell))[cell]
 
 def fallen_correlation(rows, of_cancelling=False):
-    """Correlation of a token's change with its credit, and how far it falls without what cancels beyond three twins."""
+    """Correlation of a token's change with its credit, and how far it falls without what cancels
+    beyond three twins.
+    """
     parts = {name: rows[columns].astype(float).sum(axis=1).to_numpy() for name, columns in PAIRS.items()}
     whole = rows["self"].astype(float).to_numpy() + sum(parts.values())
     credit = within_cells(rows, parts["cancelling"] if of_cancelling else rows["credit"].astype(float).to_numpy())

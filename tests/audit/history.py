@@ -1,6 +1,7 @@
 """Whether every unit was measured under a text that stood before: by the history, and by git.
 
-history.yaml beside a manifest holds each registration under which a unit was measured, with the name of its file.
+history.yaml beside a manifest holds each registration under which a unit was measured, with the
+name of its file.
 """
 
 from __future__ import annotations
@@ -34,18 +35,28 @@ def registered_units(results: Path) -> Iterator[tuple[Path, pd.DataFrame]]:
 
 
 def compare_with_history(results: Path = RESULTS) -> list[str]:
-    """Texts whose hash is another one than stated, and units that were measured under a text that nobody has."""
+    """Texts whose hash is another one than stated, and units that were measured under a text that
+    nobody has.
+    """
     faults = []
     for experiment, units in registered_units(results):
         kept = history(experiment)
         faults += [
-            f"{one['file']}: its text is another" for one in kept if digest(one["text"].encode()) != one["sha256"]
+            f"{one['file']}: its text is another"
+            for one in kept
+            if digest(one["text"].encode()) != one["sha256"]
         ]
         path = experiment / "registration.yaml"
         standing = texts(path.read_bytes().decode()) if path.exists() else {}
-        known = {digest(text.encode()) for text in [*standing.values(), *(one["text"] for one in kept)]}
-        for (part, hash_), rows in units[~units["registration"].isin(known)].groupby(["part", "registration"]):
-            faults.append(f"{part}: {len(rows)} units were measured under {hash_[:8]}, which is no known text")
+        known = {
+            digest(text.encode()) for text in [*standing.values(), *(one["text"] for one in kept)]
+        }
+        for (part, hash_), rows in units[~units["registration"].isin(known)].groupby(
+            ["part", "registration"]
+        ):
+            faults.append(
+                f"{part}: {len(rows)} units were measured under {hash_[:8]}, which is no known text"
+            )
     return faults
 
 
@@ -61,14 +72,25 @@ def compare_with_git(results: Path = RESULTS) -> tuple[list[str], str]:
             looked_up += len(rows)
             alone = shown(f"{commit}:{files.get(hash_)}")
             together = shown(f"{commit}:data/results/{experiment.name}/registration.yaml") or b""
-            stood = [*([alone] if alone else []), *(text.encode() for text in texts(together.decode()).values())]
+            stood = [
+                *([alone] if alone else []),
+                *(text.encode() for text in texts(together.decode()).values()),
+            ]
             if hash_ not in map(digest, stood):
-                faults.append(f"{part}: {len(rows)} units name {hash_[:8]}, which did not stand at {commit[:8]}")
+                faults.append(
+                    f"{part}: {len(rows)} units name {hash_[:8]}, which did not stand at"
+                    f" {commit[:8]}"
+                )
     without = f"; the commits of {unknown} are not in this clone" if unknown else ""
-    return faults, f"{looked_up} units: their registration stood in the commit that measured them{without}."
+    return (
+        faults,
+        f"{looked_up} units: their registration stood in the commit that measured them{without}.",
+    )
 
 
 def shown(thing: str) -> bytes | None:
     """What git has under a name; None if it has nothing."""
-    answer = subprocess.run(["git", "cat-file", "-p", thing], cwd=ROOT, capture_output=True, check=False)
+    answer = subprocess.run(
+        ["git", "cat-file", "-p", thing], cwd=ROOT, capture_output=True, check=False
+    )
     return answer.stdout if answer.returncode == 0 else None

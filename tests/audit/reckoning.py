@@ -1,7 +1,8 @@
 """Tables of registered units, and the word for one outcome on scipy.stats.
 
-Units' numbers x (means by policy where several units share some policies, but not all one) against a threshold c, on
-the claim's side of which it stands, and a zone c +- d of what is too small to be of interest:
+Units' numbers x (means by policy where several units share some policies, but not all one) against
+a threshold c, on the claim's side of which it stands, and a zone c +- d of what is too small to be
+of interest:
 
     cannot be tested here    by the registration or by rows.yaml; or the positive control does not hold; or a Void; or
                              every unit lies exactly at c
@@ -9,8 +10,8 @@ the claim's side of which it stands, and a zone c +- d of what is too small to b
     holds, does not hold     the 95 % t interval lies on the claim's side of c, or on the other
     open                     else, or fewer than 6 independent numbers, or a primary row that Holm leaves above 5 %
 
-A series marked by `logs` holds logarithms of a ratio; numbers are given back as ratios. One with attrs["estimate"]
-holds pseudo-values, whose interval it is, and that estimate is printed.
+A series marked by `logs` holds logarithms of a ratio; numbers are given back as ratios. One with
+attrs["estimate"] holds pseudo-values, whose interval it is, and that estimate is printed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Void(Exception):
 
 
 def texts(registration: str) -> dict[str, str]:
-    """{what the line above it says: text} of a registration.yaml: a study's name, or that and a note's."""
+    """{what the line above it says: text} of a registration.yaml: a study's name, or that and a
+    note's.
+    """
     parts = DOCUMENT.split(registration)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
@@ -66,7 +69,9 @@ class Units:
         self.scale, self.results, self.policies = scale, results, {}
         folder = next((path.parent for path in results.glob(f"*/{study}.*.parquet")), results)
         if folder != results and f"{study} sealed" not in standing(results):
-            made = pd.read_parquet(folder / "manifest.parquet", columns=["part", "scale", "seed", "sizes"])
+            made = pd.read_parquet(
+                folder / "manifest.parquet", columns=["part", "scale", "seed", "sizes"]
+            )
             made = made[(made["part"] == study) & (made["scale"] == scale) & (made["seed"] < count)]
             policies = [json.loads(sizes)["policy"] for sizes in made["sizes"]]
             self.policies = dict(zip(made["seed"].tolist(), policies, strict=True))
@@ -79,7 +84,9 @@ class Units:
         def table(name: str) -> pd.DataFrame:
             path = folder / f"{study}.{name}.parquet"
             if self.policies and path.exists():
-                rows = pd.read_parquet(path, filters=[("scale", "==", scale), ("seed", "in", list(self.policies))])
+                rows = pd.read_parquet(
+                    path, filters=[("scale", "==", scale), ("seed", "in", list(self.policies))]
+                )
                 if set(rows["seed"]) == set(self.policies):
                     return rows.drop(columns="scale")
             raise Missing(f"{study} has no table {name}")
@@ -107,7 +114,9 @@ def one(table: pd.DataFrame, column: str, **place) -> pd.Series:
 
 def each(table: pd.DataFrame, number) -> pd.Series:
     """number(rows of a unit) of every unit."""
-    return pd.Series({unit: float(number(rows)) for unit, rows in table.groupby("seed")}, dtype=float)
+    return pd.Series(
+        {unit: float(number(rows)) for unit, rows in table.groupby("seed")}, dtype=float
+    )
 
 
 def logs(values: pd.Series) -> pd.Series:
@@ -117,23 +126,43 @@ def logs(values: pd.Series) -> pd.Series:
 
 
 def judge(values: pd.Series, outcome: dict, policies: dict[int, str]) -> dict:
-    """Numbers of units against a registered outcome, and what the intervals alone say (`conclude` says the rest)."""
+    """Numbers of units against a registered outcome, and what the intervals alone say (`conclude`
+    says the rest).
+    """
     log, estimate = bool(values.attrs.get("log")), values.attrs.get("estimate")
     values = values[np.isfinite(values.to_numpy(float))]
     x, names = values.to_numpy(float), [policies[unit] for unit in values.index]
     if 2 <= len(set(names)) < len(values):
-        x = np.array([np.mean([v for v, own in zip(x, names, strict=True) if own == name]) for name in set(names)])
+        x = np.array(
+            [
+                np.mean([v for v, own in zip(x, names, strict=True) if own == name])
+                for name in set(names)
+            ]
+        )
     into, back = (math.log, math.exp) if log else (float, float)
-    c, d, sign = outcome["threshold"], outcome["smallest_effect"], {"above": 1, "below": -1}[outcome["side"]]
-    row = {"claim": outcome["claim"], "role": outcome["role"], "units": len(values), "policies": len(x)}
+    c, d, sign = (
+        outcome["threshold"],
+        outcome["smallest_effect"],
+        {"above": 1, "below": -1}[outcome["side"]],
+    )
+    row = {
+        "claim": outcome["claim"],
+        "role": outcome["role"],
+        "units": len(values),
+        "policies": len(x),
+    }
     mean = x.mean() if len(x) and estimate is None else estimate
     row |= {"here": "open", "mean": back(mean) if len(x) else math.nan}
     if len(x) < MIN_UNITS:
         return row
     threshold, low_end, high_end = into(c), into(c - d), into(c + d)
     (low, high), inner, flat = interval(x), interval(x, 0.90), np.ptp(x) == 0
-    row |= dict(zip(("low", "high", "low_90", "high_90"), map(back, (low, high, *inner)), strict=True))
-    small = low_end < inner[0] and inner[1] < high_end and (threshold == 0 or low <= threshold <= high)
+    row |= dict(
+        zip(("low", "high", "low_90", "high_90"), map(back, (low, high, *inner)), strict=True)
+    )
+    small = (
+        low_end < inner[0] and inner[1] < high_end and (threshold == 0 or low <= threshold <= high)
+    )
     if flat and x[0] == threshold:
         row["here"] = "cannot be tested here"
     elif small:
@@ -148,7 +177,9 @@ def judge(values: pd.Series, outcome: dict, policies: dict[int, str]) -> dict:
 
 
 def conclude(row: dict, controls: dict[str, dict]) -> str:
-    """The word of a judged row, p_holm of a primary one known; controls: rows of its scale by their keys."""
+    """The word of a judged row, p_holm of a primary one known; controls: rows of its scale by their
+    keys.
+    """
     here, control = row["here"], row["registered"].get("positive_control")
     if row["excluded"] or row["void"]:
         return "cannot be tested here"
@@ -169,7 +200,9 @@ def holm(p: dict) -> dict:
 
 
 def says_no(outcome: dict, name: str) -> bool:
-    """Whether a registered outcome is not testable or not comparable. YAML reads a bare no as False."""
+    """Whether a registered outcome is not testable or not comparable. YAML reads a bare no as
+    False.
+    """
     value = outcome.get(name, "yes")
     return value is False or str(value).lower().startswith("no")
 

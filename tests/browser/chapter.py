@@ -1,4 +1,6 @@
-"""Chapter: a notebook open in JupyterLab, with hands (mouse, keyboard) and eyes (marks of a chart, screenshots)."""
+"""Chapter: a notebook open in JupyterLab, with hands (mouse, keyboard) and eyes (marks of a chart,
+screenshots).
+"""
 
 import ast
 import json
@@ -26,8 +28,9 @@ ASK = """async code => { const kernel = window.jupyterapp.shell.currentWidget.se
   return (await future.done).content.user_expressions.value }"""
 EXECUTE = """async code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   return (await kernel.requestExecute({code, silent: true, store_history: false}).done).content }"""
-# Whether the notebook is open and its kernel idle, answered within a second: a page that is loading has no application
-# yet. The idle marker alone races with the kernel's start, so the kernel itself is asked.
+# Whether the notebook is open and its kernel idle, answered within a second: a page that is loading
+# has no application yet. The idle marker alone races with the kernel's start, so the kernel itself
+# is asked.
 OPEN = """async path => { const open = async () => {
     await window.jupyterapp.restored;
     const panel = await window.jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook' });
@@ -40,7 +43,8 @@ OPEN = """async path => { const open = async () => {
 SAVE = "async () => { await window.jupyterapp.shell.currentWidget.context.save() }"
 CLOSE = """async () => { const panels = [...window.jupyterapp.shell.widgets('main')].filter(one => one.context);
   for (const panel of panels) { await panel.sessionContext.shutdown(); panel.dispose(); } }"""
-# of each output that is a widget what it shows; null while one of them, or what our modules draw in it, is on its way
+# of each output that is a widget what it shows; null while one of them, or what our modules draw in
+# it, is on its way
 SHOWN = """() => { const shown = [];
   for (const { model, outputArea } of window.jupyterapp.shell.currentWidget.content.widgets)
     for (let k = 0; k < (outputArea ? model.outputs.length : 0); k++) {
@@ -56,12 +60,14 @@ AXE_RUNS = (  # where axe looks, and for what
     ({"include": [OUTPUTS]}, {"rules": {CONTRAST: {"enabled": False}}}),
     ({"include": [OUTPUTS], "exclude": ["svg.marks"]}, {"runOnly": [CONTRAST]}),
 )
-THOROUGH = bool(os.environ.get("WORKBOOK_THOROUGH"))  # as `make browsers` sets it: every explorer dragged and stormed
+# as `make browsers` sets it: every explorer dragged and stormed
+THOROUGH = bool(os.environ.get("WORKBOOK_THOROUGH"))
 WINDOW = {"width": 1280, "height": 1000}
 HUNG = 600  # seconds after which a chapter is not slow but stuck
 POLL = 200  # ms between two looks: a look at every frame makes the browser draw all the while
-# What each chart has drawn, once the kernel has answered everything: messages of one kind are handled in order, and
-# those of widgets have a thread of their own. What is still being drawn never looks the same twice.
+# What each chart has drawn, once the kernel has answered everything: messages of one kind are
+# handled in order, and those of widgets have a thread of their own. What is still being drawn never
+# looks the same twice.
 ANSWERED = """async () => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   await kernel.requestExecute({code: '', silent: true, store_history: false}).done;
   const comm = [...kernel._comms.values()].find(one => one.targetName === 'jupyter.widget');
@@ -77,7 +83,9 @@ WATCH_REMOVALS = """selector => { window.removedDrawings = 0; const seen = n => 
 
 
 class Chapter:
-    """A chapter in JupyterLab's page; `errors` holds what the browser's console complained of while it was open."""
+    """A chapter in JupyterLab's page; `errors` holds what the browser's console complained of while
+    it was open.
+    """
 
     def __init__(self, page, name: str, screenshots: Path):
         self.page, self.name, self.screenshots = page, name, screenshots
@@ -133,7 +141,9 @@ class Chapter:
         """JupyterLab's theme, "Light" or "Dark": a setting of all pages."""
         script = "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })"
         self.page.evaluate(script, f"JupyterLab {name}")
-        self.page.wait_for_function(f"document.body.dataset.jpThemeLight === '{str(name == 'Light').lower()}'")
+        self.page.wait_for_function(
+            f"document.body.dataset.jpThemeLight === '{str(name == 'Light').lower()}'"
+        )
         self.settle()
 
     def reopen(self) -> None:
@@ -143,25 +153,35 @@ class Chapter:
         self._open()
 
     def shown(self, widgets: int = 0) -> list[str]:
-        """What the outputs that are widgets show, once all are drawn: "widget", or what stands in its place.
+        """What the outputs that are widgets show, once all are drawn: "widget", or what stands in
+        its place.
 
-        So many widgets are waited for: what is not there at first may come with what the file brought.
+        So many widgets are waited for: what is not there at first may come with what the file
+        brought.
         """
         with suppress(TimeoutError):
             self.page.wait_for_function(WIDGETS_BACK, arg=widgets, timeout=30_000, polling=POLL)
         return self.page.wait_for_function(SHOWN, timeout=120_000, polling=POLL).json_value()
 
     def grave(self) -> list[tuple[str, str]]:
-        """What axe calls critical or serious in the outputs of the cells, in either theme: (rule, one of its places).
+        """What axe calls critical or serious in the outputs of the cells, in either theme: (rule,
+        one of its places).
 
-        JupyterLab's own parts around the outputs are not looked at, nor contrast within charts, which takes long.
+        JupyterLab's own parts around the outputs are not looked at, nor contrast within charts,
+        which takes long.
         """
         problems = []
         for theme, (context, rules) in product(("Dark", "Light"), AXE_RUNS):
             self.change_theme(theme)
             options = {"resultTypes": ["violations"], "preload": False} | rules
-            problems += Axe().run(self.page, context=context, options=options).response["violations"]
-        return [(one["id"], one["nodes"][0]["html"]) for one in problems if one["impact"] in ("serious", "critical")]
+            problems += (
+                Axe().run(self.page, context=context, options=options).response["violations"]
+            )
+        return [
+            (one["id"], one["nodes"][0]["html"])
+            for one in problems
+            if one["impact"] in ("serious", "critical")
+        ]
 
     def close(self) -> None:
         """Shut the kernel down and close the notebook."""
@@ -170,7 +190,9 @@ class Chapter:
         self.page.remove_listener("pageerror", self._fail)
 
     def leave(self) -> None:
-        """Close the notebook; its kernel goes on, emptied but for what it imported, for the next one of this name."""
+        """Close the notebook; its kernel goes on, emptied but for what it imported, for the next
+        one of this name.
+        """
         self.execute("import ipywidgets; ipywidgets.Widget.close_all(); get_ipython().reset()")
         self.page.evaluate("() => window.jupyterapp.shell.currentWidget.dispose()")
 
@@ -179,7 +201,9 @@ class Chapter:
     def python(self, expression: str):
         """The value of an expression in the chapter's kernel, through JSON."""
         answer = self.page.evaluate(ASK, f"__import__('json').dumps({expression})")
-        assert answer["status"] == "ok", f"{expression}: {answer.get('ename')}: {answer.get('evalue')}"
+        assert answer["status"] == "ok", (
+            f"{expression}: {answer.get('ename')}: {answer.get('evalue')}"
+        )
         return json.loads(ast.literal_eval(answer["data"]["text/plain"]))
 
     def execute(self, code: str) -> None:
@@ -191,7 +215,9 @@ class Chapter:
 
     def control(self, label: str, nth: int = 0):
         """The widget with this description (the nth of them in the page)."""
-        named = self.page.locator(".widget-label", has_text=re.compile(rf"^\s*{re.escape(label)}\s*$"))
+        named = self.page.locator(
+            ".widget-label", has_text=re.compile(rf"^\s*{re.escape(label)}\s*$")
+        )
         return self.panel.locator(".widget-inline-hbox", has=named).nth(nth)
 
     def press(self, label: str, key: str, times: int = 1, nth: int = 0) -> None:
@@ -211,14 +237,17 @@ class Chapter:
         """Click the nth button with this text."""
         self.button(text, nth).click()
         self.settle()
-        if text == "Reset":  # the kernel asks the page, which moves the controls, which the kernel answers
+        # the kernel asks the page, which moves the controls, which the kernel answers
+        if text == "Reset":
             self.settle()
 
     def button(self, text: str, nth: int = 0):
         return self.panel.locator(f"button.jupyter-button:has-text('{text}')").nth(nth)
 
     def settle(self) -> None:
-        """Wait until nothing moves any more: the kernel has answered everything, every live chart has drawn it."""
+        """Wait until nothing moves any more: the kernel has answered everything, every live chart
+        has drawn it.
+        """
         self.page.wait_for_timeout(100)
         before = None
         for _ in range(10 * HUNG):
@@ -230,7 +259,9 @@ class Chapter:
         raise AssertionError(f"the page is still moving after {HUNG} s")
 
     def run_study(self, stop: bool = False, nth: int = 0):
-        """Press Run of the chapter's nth live study and wait for its end, or press Stop on the way; its box."""
+        """Press Run of the chapter's nth live study and wait for its end, or press Stop on the way;
+        its box.
+        """
         study = self.panel.locator(".workbook-live-study").nth(nth)
         run = study.get_by_role("button", name="Run")
         run.click()
@@ -252,9 +283,12 @@ class Chapter:
         return self.panel.locator("svg.marks", has=self.page.locator(f"text={title}")).first
 
     def marks(self, chart, kind: str = "") -> list[dict]:
-        """What a chart's marks say of themselves: {axis or field title: text}; kind: bar, point, rect mark ..."""
+        """What a chart's marks say of themselves: {axis or field title: text}; kind: bar, point,
+        rect mark ...
+        """
         labels = chart.locator("[role='graphics-symbol'][aria-label]").evaluate_all(
-            "nodes => nodes.map(n => [n.getAttribute('aria-roledescription') || '', n.getAttribute('aria-label')])"
+            "nodes => nodes.map(n => [n.getAttribute('aria-roledescription') || '',"
+            " n.getAttribute('aria-label')])"
         )
         return [
             dict(part.rsplit(": ", 1) for part in text.split("; ") if ": " in part)
@@ -272,10 +306,14 @@ class Chapter:
         """Fail if a drawing is taken out of the page meanwhile."""
         self.page.evaluate(WATCH_REMOVALS, PANEL)
         yield
-        assert self.page.evaluate("window.removedDrawings") == 0, "a chart was removed and drawn anew"
+        assert self.page.evaluate("window.removedDrawings") == 0, (
+            "a chart was removed and drawn anew"
+        )
 
     def shot(self, name: str, element=None) -> None:
-        """Bring an element into view; where `make browsers` asks for it a screenshot of it, or of the window."""
+        """Bring an element into view; where `make browsers` asks for it a screenshot of it, or of
+        the window.
+        """
         if element:
             element.scroll_into_view_if_needed()
         if THOROUGH:

@@ -1,8 +1,9 @@
-"""A real JupyterLab in a real browser: `open_notebook` opens a notebook, whose widgets a test drives by hand.
+"""A real JupyterLab in a real browser: `open_notebook` opens a notebook, whose widgets a test
+drives by hand.
 
-Needs chromium (or Chrome). Where there is none these tests are skipped with a line that says how to get it; with
-WORKBOOK_BROWSER_TESTS=required, as CI sets, they fail instead. Screenshots, of failures and for `make browsers`, lie
-in build/screenshots/.
+Needs chromium (or Chrome). Where there is none these tests are skipped with a line that says how to
+get it; with WORKBOOK_BROWSER_TESTS=required, as CI sets, they fail instead. Screenshots, of
+failures and for `make browsers`, lie in build/screenshots/.
 """
 
 import os
@@ -24,19 +25,34 @@ from browser.chapter import WINDOW, Chapter, write_settings
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "build" / "screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-MISSING = "no chromium or Chrome: `apt-get install chromium` (Debian), or set WORKBOOK_BROWSER to one"
+MISSING = (
+    "no chromium or Chrome: `apt-get install chromium` (Debian), or set WORKBOOK_BROWSER to one"
+)
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+]
 QUIET += ["--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]
 
 FAILED = pytest.StashKey[bool]()
-WHOLE = {"test_a_run_by_hand": "04_a_policy_you_can_know"}  # a test -> the chapter of which it runs every cell
+# a test -> the chapter of which it runs every cell
+WHOLE = {"test_a_run_by_hand": "04_a_policy_you_can_know"}
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Where there is a browser, a chapter that a test runs whole in it does not run without it as well."""
-    twice = {f"test_chapter_runs_in_the_smoke_profile[{WHOLE.get(item.name)}]" for item in items if find_browser()}
+    """Where there is a browser, a chapter that a test runs whole in it does not run without it as
+    well.
+    """
+    twice = {
+        f"test_chapter_runs_in_the_smoke_profile[{WHOLE.get(item.name)}]"
+        for item in items
+        if find_browser()
+    }
     config.hook.pytest_deselected(items=[item for item in items if item.name in twice])
     items[:] = [item for item in items if item.name not in twice]
 
@@ -72,11 +88,16 @@ def browser():
 
 @pytest.fixture(scope="package")
 def lab(tmp_path_factory):
-    """A JupyterLab over a copy of the chapters, offline, in the smoke profile: its address and the chapters' folder."""
+    """A JupyterLab over a copy of the chapters, offline, in the smoke profile: its address and the
+    chapters' folder.
+    """
     home = tmp_path_factory.mktemp("lab")
     root = home / "book"
-    shutil.copytree(ROOT / "notebooks", root / "notebooks", ignore=shutil.ignore_patterns("runs", ".*"))
-    shutil.copytree(ROOT / "data" / "pictures", root / "data" / "pictures")  # a server follows no link out of its root
+    shutil.copytree(
+        ROOT / "notebooks", root / "notebooks", ignore=shutil.ignore_patterns("runs", ".*")
+    )
+    # a server follows no link out of its root
+    shutil.copytree(ROOT / "data" / "pictures", root / "data" / "pictures")
     for path in (ROOT / "data").iterdir():
         if path.name != "pictures":
             (root / "data" / path.name).symlink_to(path)
@@ -84,11 +105,24 @@ def lab(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    places = {name: str(home / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
+    places = {
+        name: str(home / name)
+        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
+    }
     offline = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
-    here = {"IPYTHONDIR": str(home / "ipython"), "WORKBOOK_RUNS": str(home / "runs"), "WORKBOOK_PROFILE": "smoke"}
+    here = {
+        "IPYTHONDIR": str(home / "ipython"),
+        "WORKBOOK_RUNS": str(home / "runs"),
+        "WORKBOOK_PROFILE": "smoke",
+    }
     here |= {"WORKBOOK_PREDICTIONS": str(home / "predictions.json")}
-    options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
+    options = [
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+    ]
     options += [
         "--IdentityProvider.token=",
         "--ServerApp.disable_check_xsrf=True",
@@ -132,13 +166,16 @@ def pages(browser):
 
 @pytest.fixture
 def open_notebook(browser, lab, pages, request):
-    """A function: a notebook's file name -> it in JupyterLab, not yet run. After a failure the page is loaded anew."""
+    """A function: a notebook's file name -> it in JupyterLab, not yet run. After a failure the page
+    is loaded anew.
+    """
     chapters = []
 
     def open_(name: str) -> Chapter:
         if not pages:
             pages.append(browser.new_page(viewport=WINDOW))
-            pages[0].goto(f"{lab[0]}/lab/workspaces/{uuid4().hex}")  # empty; `?reset` may load the page a second time
+            # empty; `?reset` may load the page a second time
+            pages[0].goto(f"{lab[0]}/lab/workspaces/{uuid4().hex}")
         chapters.append(Chapter(pages[0], name, SCREENSHOTS))
         chapters[-1].open()
         return chapters[-1]
@@ -155,11 +192,15 @@ def open_notebook(browser, lab, pages, request):
 
 @pytest.fixture
 def run_cells(open_notebook, lab, request):
-    """A function: sources of cells -> a notebook of them, run in JupyterLab; what others imported is there already."""
+    """A function: sources of cells -> a notebook of them, run in JupyterLab; what others imported
+    is there already.
+    """
     opened = []
 
     def run(*sources: str) -> Chapter:
-        notebook = new_notebook(cells=[new_code_cell(source) for source in sources], metadata={"kernelspec": KERNEL})
+        notebook = new_notebook(
+            cells=[new_code_cell(source) for source in sources], metadata={"kernelspec": KERNEL}
+        )
         nbformat.write(notebook, lab[1] / "scratch.ipynb")
         opened.append(open_notebook("scratch.ipynb"))
         opened[-1].run_all()

@@ -1,4 +1,6 @@
-"""The rendered book in the browser: offline, formulas drawn, toys moving, search, and the width of a phone."""
+"""The rendered book in the browser: offline, formulas drawn, toys moving, search, and the width of
+a phone.
+"""
 
 from base64 import b64encode
 
@@ -14,7 +16,14 @@ from workbook.book.pages import render_book
 from workbook.views import TokenHeatmap
 
 SCREENS = [(1440, "light"), (390, "dark")]
-PAGES = ("index", "00_start_here", "02_cancellation_in_a_group", "13_what_to_believe", "glossary", "self-test")
+PAGES = (
+    "index",
+    "00_start_here",
+    "02_cancellation_in_a_group",
+    "13_what_to_believe",
+    "glossary",
+    "self-test",
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +36,9 @@ def book(tmp_path_factory):
 
 @pytest.fixture
 def open_page(browser, book):
-    """A function: page's name, width, colour scheme -> the page; it asks for nothing elsewhere and has no error."""
+    """A function: page's name, width, colour scheme -> the page; it asks for nothing elsewhere and
+    has no error.
+    """
     pages = []
 
     def open_(name: str, width: int = 1440, scheme: str = "light"):
@@ -59,8 +70,12 @@ def test_a_page_fits_its_screen(open_page, name, width, scheme):
     page = open_page(name, width, scheme)
     assert page.locator("h1").first.inner_text()
     page.locator(".moving svg, .moving canvas").count()
-    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, f"{name} is too wide"
-    assert page.locator("main img").evaluate_all("all => all.every(i => i.naturalWidth > 0 && i.alt)")
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, (
+        f"{name} is too wide"
+    )
+    assert page.locator("main img").evaluate_all(
+        "all => all.every(i => i.naturalWidth > 0 && i.alt)"
+    )
 
 
 def test_formulas_are_drawn_by_the_browser(open_page):
@@ -80,7 +95,9 @@ def test_a_frozen_chart_moves(open_page):
     control = box.locator(".vega-bindings input, .vega-bindings select").first
     control.evaluate("c => { c.value = c.options ? c.options[0].value : c.min; c.dispatchEvent(new Event('input')); "
                      "c.dispatchEvent(new Event('change')) }")  # fmt: skip
-    page.wait_for_function("before => document.querySelector('.moving svg').innerHTML !== before", arg=before)
+    page.wait_for_function(
+        "before => document.querySelector('.moving svg').innerHTML !== before", arg=before
+    )
 
 
 def test_search_finds_sections_from_a_file(open_page):
@@ -102,17 +119,40 @@ def test_set_up_and_answers_are_folded_and_pages_lead_on(open_page):
 
 
 def test_a_heatmap_answers_in_a_page_without_a_kernel(browser, tmp_path):
-    table = {"group": 0, "rollout": [0, 0, 1, 1], "position": [0, 1, 0, 1], "token": ["so", "<b>7", "so", "8"]}
-    table = pd.DataFrame(table | {"reward": [1, 1, 0, 0], "dlogp": [0.1, 0.3, -0.1, -0.2], "credit": [0, 0.5, 0, -0.5]})
+    table = {
+        "group": 0,
+        "rollout": [0, 0, 1, 1],
+        "position": [0, 1, 0, 1],
+        "token": ["so", "<b>7", "so", "8"],
+    }
+    table = pd.DataFrame(
+        table
+        | {
+            "reward": [1, 1, 0, 0],
+            "dlogp": [0.1, 0.3, -0.1, -0.2],
+            "credit": [0, 0.5, 0, -0.5],
+        }
+    )
     heatmap = TokenHeatmap(table, "dlogp", explain=lambda rollout, position: 1 / 0)
     heatmap.pinned = 1
     heatmap.wait()
     state, paths, parts = _remove_buffers(heatmap.get_state())
-    parts = {tuple(path): {"data": b64encode(part).decode()} for path, part in zip(paths, parts, strict=True)}
-    data = dict(zip(("text/plain", "image/png"), ("a heatmap", heatmap.picture()[0]["image/png"]), strict=True))
+    parts = {
+        tuple(path): {"data": b64encode(part).decode()}
+        for path, part in zip(paths, parts, strict=True)
+    }
+    data = dict(
+        zip(
+            ("text/plain", "image/png"),
+            ("a heatmap", heatmap.picture()[0]["image/png"]),
+            strict=True,
+        )
+    )
     data[TOKENS] = last_tokens(state, parts)
     cell = new_code_cell("heatmap", outputs=[new_output("display_data", data)], execution_count=1)
-    render_book({"00_tokens": new_notebook(cells=[new_markdown_cell("# 00 · Tokens"), cell])}, tmp_path)
+    render_book(
+        {"00_tokens": new_notebook(cells=[new_markdown_cell("# 00 · Tokens"), cell])}, tmp_path
+    )
     page = browser.new_page()
     page.goto((tmp_path / "00_tokens.html").as_uri())
     widget, cells = page.locator(".token-heatmap"), page.locator(".th-cell")

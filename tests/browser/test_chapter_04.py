@@ -1,4 +1,6 @@
-"""Chapter 04 in the browser: a run started, followed, found again after a reload, and stopped, all by hand."""
+"""Chapter 04 in the browser: a run started, followed, found again after a reload, and stopped, all
+by hand.
+"""
 
 import re
 
@@ -22,7 +24,11 @@ def step(monitor) -> int:
 def rewards(chapter, monitor, run: str) -> dict[int, float]:
     """The points of a run's reward curve, as the chart draws them."""
     marks = chapter.marks(monitor.locator("svg.marks"), "circle")
-    return {int(mark["step"]): float(mark["reward"]) for mark in marks if mark.get("run") == run and "reward" in mark}
+    return {
+        int(mark["step"]): float(mark["reward"])
+        for mark in marks
+        if mark.get("run") == run and "reward" in mark
+    }
 
 
 def wait_for_step(monitor, least: int) -> None:
@@ -44,7 +50,8 @@ def test_a_run_by_hand(open_notebook):
     monitor = chapter.panel.locator(".workbook-monitor").last
     expect(line(monitor)).to_contain_text("not started")
     chapter.execute(
-        "form.controls['steps'].max = 5000; form.controls['steps'].value = 3000; form.controls['group_size'].value = 4"
+        "form.controls['steps'].max = 5000; form.controls['steps'].value = 3000;"
+        " form.controls['group_size'].value = 4"
     )
     with chapter.no_flicker():
         chapter.click("Start")
@@ -77,7 +84,9 @@ def test_a_run_by_hand(open_notebook):
     assert step(monitor) >= seen
     begun = chapter.python("(form.monitor.run.metrics()[['time', 'step_time']] @ [1, -1]).tolist()")
     asked = chapter.python("(form.monitor.run.folder / 'stop').stat().st_mtime")
-    assert sum(moment > asked for moment in begun) <= 1, "after the step in hand, at most the one that was to begin"
+    assert sum(moment > asked for moment in begun) <= 1, (
+        "after the step in hand, at most the one that was to begin"
+    )
     assert chapter.page.evaluate("async () => (await window.waiting).content.status") == "ok"
     expect(monitor.get_by_role("button", name="Resume")).to_be_enabled()
     expect(monitor.get_by_role("button", name="Stop")).to_be_disabled()

@@ -1,4 +1,5 @@
-"""Every chapter in the browser: run whole, nothing grave to axe, its widgets back when opened again (`make browsers`).
+"""Every chapter in the browser: run whole, nothing grave to axe, its widgets back when opened again
+(`make browsers`).
 
 The usual tests run chapters without a browser, and each kind of widget once in one.
 """

@@ -1,4 +1,6 @@
-"""A stranger's path in the browser: own prompts, reward and model, the commonest mistakes, two runs, a comparison."""
+"""A stranger's path in the browser: own prompts, reward and model, the commonest mistakes, two
+runs, a comparison.
+"""
 
 import re
 from pathlib import Path
@@ -9,7 +11,14 @@ from playwright.sync_api import expect
 from workbook.policies.packaged import PACKAGED
 
 SLOW = 480_000  # ms: new processes load their libraries, on a machine that others use, too
-CITIES = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo", "Egypt": "Cairo", "Cuba": "Havana"}
+CITIES = {
+    "France": "Paris",
+    "Italy": "Rome",
+    "Spain": "Madrid",
+    "Japan": "Tokyo",
+    "Egypt": "Cairo",
+    "Cuba": "Havana",
+}
 ASKED = ("Capital of {}?", "{}'s capital?")
 ROWS = [f"{asked.format(land)},{city}" for asked in ASKED for land, city in CITIES.items()]
 REWARD = """def score(completion, answer):
@@ -24,7 +33,9 @@ form
 
 @pytest.fixture(scope="module")
 def small_model(tmp_path_factory) -> Path:
-    """A model of the reader's own: SmolLM2's tokenizer and chat template, two small layers that train in a second."""
+    """A model of the reader's own: SmolLM2's tokenizer and chat template, two small layers that
+    train in a second.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     try:
@@ -33,7 +44,9 @@ def small_model(tmp_path_factory) -> Path:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("models") / "small"
     sizes = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
-    config = AutoConfig.from_pretrained(smollm2, num_attention_heads=4, num_key_value_heads=2, **sizes)
+    config = AutoConfig.from_pretrained(
+        smollm2, num_attention_heads=4, num_key_value_heads=2, **sizes
+    )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     AutoTokenizer.from_pretrained(smollm2).save_pretrained(folder)
     return folder
@@ -65,7 +78,9 @@ def test_an_experiment_by_hand(run_cells, small_model, tmp_path):
     chapter.shot("form", box)
     with chapter.page.expect_file_chooser() as chooser:
         box.locator(".jupyter-button", has_text="Upload").click()
-    chooser.value.set_files([tmp_path / "capitals.csv", tmp_path / "questions.csv", tmp_path / "score.py"])
+    chooser.value.set_files(
+        [tmp_path / "capitals.csv", tmp_path / "questions.csv", tmp_path / "score.py"]
+    )
     expect(box).to_contain_text("capitals.csv was saved beside this notebook", timeout=SLOW)
     assert chapter.python("form.controls['reward'].value") == "score.py:score"
 
@@ -77,7 +92,8 @@ def test_an_experiment_by_hand(run_cells, small_model, tmp_path):
     write("task", "own:capitals.csv")
     refuses("score.py has no function 'scroe'; it has score")
     write("reward", "score.py:score")
-    expect(box).to_contain_text("capitals.csv: 12 prompts to train on.", timeout=SLOW)  # the slider ends there
+    # the slider ends there
+    expect(box).to_contain_text("capitals.csv: 12 prompts to train on.", timeout=SLOW)
     assert chapter.python("form.controls['num_prompts'].value") == 12
     box.locator(".widget-label-basic", has_text="prompts as chat").locator("input").check()
     refuses("Switch “prompts as chat” off")
@@ -85,7 +101,8 @@ def test_an_experiment_by_hand(run_cells, small_model, tmp_path):
     refuses("must be 'bundled'")
     write("model", str(small_model))
     assert chapter.python("form.controls['lora'].value") == 8, "adapters of a language model"
-    for typed, shown in (("5", "4"), ("16", "16"), ("many", "16"), ("", "16"), ("4", "4")):  # a slider over options
+    # a slider over options
+    for typed, shown in (("5", "4"), ("16", "16"), ("many", "16"), ("", "16"), ("4", "4")):
         slide("group size G", typed)
         expect(chapter.control("group size G").locator(".widget-readout")).to_have_text(shown)
     chapter.settle()
@@ -96,7 +113,9 @@ def test_an_experiment_by_hand(run_cells, small_model, tmp_path):
 
     # tried, trained twice, compared
     box.locator(".jupyter-button", has_text="Try it").click()
-    expect(box).to_contain_text(re.compile(r"Prompt 2 as .*small gets it \(\d+ tokens\)"), timeout=SLOW)
+    expect(box).to_contain_text(
+        re.compile(r"Prompt 2 as .*small gets it \(\d+ tokens\)"), timeout=SLOW
+    )
     expect(box).to_contain_text("texts that are no answer")
     expect(box).to_contain_text("<|im_start|>assistant")
     chapter.shot("form-tried", box)
@@ -108,7 +127,10 @@ def test_an_experiment_by_hand(run_cells, small_model, tmp_path):
         expect(monitor).to_contain_text("finished: mine", timeout=SLOW)
         if not run:
             chapter.press("learning rate", "ArrowRight", times=3)
-    assert chapter.python("form.started[0].config.task_options") == {"reward": "score.py:score", "chat": True}
+    assert chapter.python("form.started[0].config.task_options") == {
+        "reward": "score.py:score",
+        "chat": True,
+    }
     box.locator(".jupyter-button", has_text="Compare").click()
     expect(box).to_contain_text("learning_rate=0.002: ", timeout=SLOW)
     expect(box.locator("svg.marks", has_text="paired by seed")).to_be_visible()

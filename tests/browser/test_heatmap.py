@@ -1,4 +1,6 @@
-"""TokenHeatmap in the browser: pin and explanation, text and aligned cells, two panes, keys, hostile text, steps."""
+"""TokenHeatmap in the browser: pin and explanation, text and aligned cells, two panes, keys,
+hostile text, steps.
+"""
 
 import re
 
@@ -104,18 +106,26 @@ def test_tokens_are_read_pinned_explained_and_compared(run_cells):
     for key in ("Escape", "ArrowRight", "ArrowDown", "Enter"):
         chapter.page.keyboard.press(key)
     chapter.settle()
-    where = chapter.python("heatmap.rows.iloc[heatmap.pinned][['rollout', 'position']].astype(int).tolist()")
+    where = chapter.python(
+        "heatmap.rows.iloc[heatmap.pinned][['rollout', 'position']].astype(int).tolist()"
+    )
     assert where == [chapter.python("int(heatmap.rows['rollout'].iloc[0])") + 1, 5]
     chapter.execute(ENDLESS)
     chapter.panel.get_by_role("button", name="Stop", exact=True).click()
-    expect(widget.locator(".th-message")).to_have_text("Stopped: this token is not explained.", timeout=SLOW)
+    expect(widget.locator(".th-message")).to_have_text(
+        "Stopped: this token is not explained.", timeout=SLOW
+    )
 
     grids.first.focus()
     chapter.page.keyboard.press("m")
     chapter.settle()
     assert chapter.python("heatmap.mode") == "read"
-    tokens = chapter.python("[rows['token'].tolist() for _, rows in heatmap.rows.groupby('rollout', sort=False)]")
-    texts = chapter.panel.locator(".th-answer").evaluate_all("nodes => nodes.map(n => n.textContent)")
+    tokens = chapter.python(
+        "[rows['token'].tolist() for _, rows in heatmap.rows.groupby('rollout', sort=False)]"
+    )
+    texts = chapter.panel.locator(".th-answer").evaluate_all(
+        "nodes => nodes.map(n => n.textContent)"
+    )
     assert texts == [" ".join(answer) for answer in tokens]
     assert grids.first.evaluate("n => n.scrollWidth <= n.clientWidth"), "no answer leaves the page"
     cell(chapter, 5).hover()
@@ -126,7 +136,10 @@ def test_tokens_are_read_pinned_explained_and_compared(run_cells):
     widget.get_by_label("colour by").select_option("advantage")
     chapter.settle()
     mine, other = widget.locator(".th-heading").all_inner_texts()
-    assert (mine, other.split("\n")[0]) == ("advantage of its rollout (advantage)", "true credit (credit)")
+    assert (mine, other.split("\n")[0]) == (
+        "advantage of its rollout (advantage)",
+        "true credit (credit)",
+    )
     assert "blue (+): raises the expected reward" in other, "it has a scale of its own"
     grids.nth(1).locator(".th-cell").nth(4).click()
     chapter.settle()
@@ -139,8 +152,13 @@ def test_tokens_are_read_pinned_explained_and_compared(run_cells):
 
 def test_a_large_group_of_hostile_text_scrolls_and_a_run_is_walked_step_by_step(run_cells, capsys):
     chapter = run_cells(LARGE)
-    widget, slider = chapter.panel.locator(".token-heatmap"), chapter.panel.get_by_role("slider", name="recorded step")
-    assert [cell(chapter, k).inner_text() for k in range(6)] == chapter.python("heatmap.main['shape']['texts'][:6]")
+    widget, slider = (
+        chapter.panel.locator(".token-heatmap"),
+        chapter.panel.get_by_role("slider", name="recorded step"),
+    )
+    assert [cell(chapter, k).inner_text() for k in range(6)] == chapter.python(
+        "heatmap.main['shape']['texts'][:6]"
+    )
     cell(chapter, 1).click()
     chapter.settle()
     assert "<script>" in widget.locator(".th-prompt").inner_text()
@@ -151,23 +169,33 @@ def test_a_large_group_of_hostile_text_scrolls_and_a_run_is_walked_step_by_step(
         chapter.settle()
         times = sorted(chapter.page.evaluate(SCROLL))
         with capsys.disabled():
-            print(f"\n8,192 tokens, {mode}, 20 jumps: median {times[10]:.0f} ms, slowest {times[-1]:.0f} ms")
+            print(
+                f"\n8,192 tokens, {mode}, 20 jumps: median {times[10]:.0f} ms, slowest"
+                f" {times[-1]:.0f} ms"
+            )
         chapter.shot(f"heatmap-large-{mode}", widget)
     read = [cell(chapter, k).evaluate("n => n.textContent") for k in range(len(HOSTILE))]
-    assert read == ["\\u202eevil" if "evil" in text else text for text in HOSTILE], "as it was written"
+    assert read == ["\\u202eevil" if "evil" in text else text for text in HOSTILE], (
+        "as it was written"
+    )
     assert chapter.page.evaluate("window.owned") is None
 
     chapter.execute("heatmap.mode = 'align'")
     slider.focus()
     chapter.page.keyboard.press("ArrowLeft")
     chapter.page.keyboard.press("ArrowLeft")
-    expect(widget.locator(".th-grid")).to_have_attribute("aria-label", re.compile(r"at step 1\b"), timeout=SLOW)
+    expect(widget.locator(".th-grid")).to_have_attribute(
+        "aria-label", re.compile(r"at step 1\b"), timeout=SLOW
+    )
     chapter.settle()
     assert chapter.python("[heatmap.step, heatmap.pinned]") == [1, 1], "the word stays pinned"
     assert "▲ clipped above" in widget.locator(".th-legend").inner_text()
     widget.get_by_label("compare with").select_option("step 4")
     chapter.settle()
-    assert widget.locator(".th-heading").all_inner_texts() == ["step 1", "step 4: other rollouts, of the same prompt"]
+    assert widget.locator(".th-heading").all_inner_texts() == [
+        "step 1",
+        "step 4: other rollouts, of the same prompt",
+    ]
     chapter.execute("run.shown = [1, 2, 4, 6]")
     widget.get_by_role("button", name="Look for new steps").click()
     chapter.settle()

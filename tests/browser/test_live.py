@@ -1,4 +1,6 @@
-"""Live widgets in the browser: an explorer under a fast drag, a live study, a chart's updates, a notebook reopened."""
+"""Live widgets in the browser: an explorer under a fast drag, a live study, a chart's updates, a
+notebook reopened.
+"""
 
 import numpy as np
 import pytest
@@ -43,7 +45,10 @@ WATCH = """() => { const box = document.querySelector('.workbook-explorer'), cha
     if (value !== last) window.moves.push([performance.now(), last = value]); };
   const watch = new MutationObserver(() => window.draws.push(performance.now()));
   watch.observe(chart, { attributeFilter: ['data-drawn'] }); }"""
-RESTART = "async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart() }"
+RESTART = (
+    "async () => { await"
+    " window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart() }"
+)
 
 
 def lengths(chapter, nth: int = 0) -> dict[str, float]:
@@ -57,7 +62,10 @@ def test_an_explorer_follows_a_fast_drag_refuses_and_is_reset(run_cells, capsys)
     control = chapter.control("n")
     chapter.panel.locator(".workbook-explorer [data-drawn]").wait_for()
     chapter.settle()  # its chart is drawn, and nothing moves any more
-    track, handle = control.locator(".noUi-base").bounding_box(), control.locator(".noUi-handle").bounding_box()
+    track, handle = (
+        control.locator(".noUi-base").bounding_box(),
+        control.locator(".noUi-handle").bounding_box(),
+    )
     y, mouse = handle["y"] + handle["height"] / 2, chapter.page.mouse
     chapter.page.evaluate(WATCH)
     with chapter.no_flicker():
@@ -71,7 +79,10 @@ def test_an_explorer_follows_a_fast_drag_refuses_and_is_reset(run_cells, capsys)
     moves, draws = chapter.page.evaluate("[window.moves, window.draws]")
     waits = [min((draw - at for draw in draws if draw > at), default=np.nan) for at, _ in moves]
     with capsys.disabled():
-        print(f"\n{len(moves)} moves to chart: median {np.nanmedian(waits):.0f} ms, slowest {np.nanmax(waits):.0f} ms")
+        print(
+            f"\n{len(moves)} moves to chart: median {np.nanmedian(waits):.0f} ms, slowest"
+            f" {np.nanmax(waits):.0f} ms"
+        )
     assert len(draws) > 10, "the chart follows the hand"
     assert chapter.python("explorer.settings") == {"n": 100, "way": "up"}
     assert lengths(chapter) == pytest.approx({"up": 1000, "down": 0})
@@ -122,7 +133,8 @@ def test_updates_neither_flicker_nor_leak_and_a_reopened_notebook_shows_its_widg
         push(chapter, 100, 500)
     after = held(chapter.page)
     assert lengths(chapter) == pytest.approx({"up": 499, "down": 501})
-    for kind in before:  # JupyterLab itself comes and goes by some; a leak would be one or more an update
+    # JupyterLab itself comes and goes by some; a leak would be one or more an update
+    for kind in before:
         assert after[kind] - before[kind] < 300, kind
     chapter.press("n", "ArrowRight", 3)
     chapter.execute("table_of_nobody = LiveChart(bars(rows(0)))")  # on no page, so in no file
@@ -132,9 +144,11 @@ def test_updates_neither_flicker_nor_leak_and_a_reopened_notebook_shows_its_widg
         assert chapter.shown(3) == ["widget"] * 3
         assert [lengths(chapter, chart)["up"] for chart in range(3)] == [499, 230, 200]
         saved = (lab[1] / "scratch.ipynb").read_text()
-        assert saved.count('"kind": "live"') == 3, f"charts in the file, opened again {run} times before"
+        assert saved.count('"kind": "live"') == 3, (
+            f"charts in the file, opened again {run} times before"
+        )
         assert len(saved) < 600_000, "Vega is there once"
-    # a restart cuts off what JupyterLab's debugger asks the kernel; the page may draw an output before its widget is
-    # back, says so, and draws it again, as seen above
+    # a restart cuts off what JupyterLab's debugger asks the kernel; the page may draw an output
+    # before its widget is back, says so, and draws it again, as seen above
     known = ("Canceled future", "widget model not found")
     assert [error for error in chapter.errors if not any(text in error for text in known)] == []

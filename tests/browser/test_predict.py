@@ -1,4 +1,6 @@
-"""Predictions in the browser: drawn by pointer, typed, chosen; recorded by the button; there again when reopened."""
+"""Predictions in the browser: drawn by pointer, typed, chosen; recorded by the button; there again
+when reopened.
+"""
 
 import json
 
@@ -41,12 +43,16 @@ def test_predictions_are_drawn_typed_recorded_and_revealed(run_cells, lab):
     term = chapter.panel.locator("abbr.term")
     expect(term).to_have_attribute("tabindex", "0")
     term.focus()
-    assert term.evaluate("node => getComputedStyle(node, '::after').content") == '"what it is"', "reached by keys"
+    assert term.evaluate("node => getComputedStyle(node, '::after').content") == '"what it is"', (
+        "reached by keys"
+    )
     chapter.shot("predict-term")
 
     number.get_by_role("button").click()
     chapter.settle()
-    assert "The lower end must be a number from 0 to 1; nothing is there yet." in number.inner_text()
+    assert (
+        "The lower end must be a number from 0 to 1; nothing is there yet." in number.inner_text()
+    )
     press(chapter, number, 0.5, 0.46)
     number.get_by_label("at most").fill("0.7")
     number.get_by_label("at most").press("Tab")
@@ -64,7 +70,9 @@ def test_predictions_are_drawn_typed_recorded_and_revealed(run_cells, lab):
     curve.get_by_label("16").fill("0.75")
     curve.get_by_role("button").click()
     chapter.settle()
-    written = {key: entry["first"] for key, entry in json.loads(file.read_text())["predictions"].items()}
+    written = {
+        key: entry["first"] for key, entry in json.loads(file.read_text())["predictions"].items()
+    }
     assert written["05-shares"]["high"] == 0.7
     assert written["05-shares"]["guess"] == pytest.approx(0.5, abs=0.02)
     assert written["05-way"] == {"option": "down", "sure": 1}

@@ -1,4 +1,6 @@
-"""The committed run of 300 steps in the browser: its monitor and its tokens, step by step; nothing is trained."""
+"""The committed run of 300 steps in the browser: its monitor and its tokens, step by step; nothing
+is trained.
+"""
 
 import re
 
@@ -19,7 +21,9 @@ def test_a_committed_run_is_watched_and_walked_without_training(run_cells):
     monitor = chapter.panel.locator(".workbook-monitor")
     expect(monitor).to_contain_text("finished", timeout=SLOW)
     chapter.settle()
-    points = [mark for mark in chapter.marks(monitor.locator("svg.marks"), "circle") if "reward" in mark]
+    points = [
+        mark for mark in chapter.marks(monitor.locator("svg.marks"), "circle") if "reward" in mark
+    ]
     assert [int(mark["step"]) for mark in points] == [*range(1, 301)]
     for name in ("Stop", "Resume"):
         expect(monitor.get_by_role("button", name=name)).to_be_disabled()
@@ -30,7 +34,9 @@ def test_a_committed_run_is_watched_and_walked_without_training(run_cells):
     expect(slider).to_be_visible(timeout=SLOW)
     slider.focus()
     chapter.page.keyboard.press("End")
-    expect(chapter.panel.locator(".th-grid").first).to_have_attribute("aria-label", re.compile(r"at step 300\b"))
+    expect(chapter.panel.locator(".th-grid").first).to_have_attribute(
+        "aria-label", re.compile(r"at step 300\b")
+    )
     chapter.settle()
     assert chapter.python("monitor.rollouts.children[0].step") == 300
     chapter.shot("replay-of-300-steps", monitor)

@@ -1,13 +1,15 @@
-"""Record what trains, and perturb the weights that tests start from: here, and in every Python that a test starts.
+"""Record what trains, and perturb the weights that tests start from: here, and in every Python that
+a test starts.
 
-conftest.py puts this folder on PYTHONPATH for `--trains FILE` and `--perturb SEED`, so that workers, kernels and
-launched processes read it as well. Without the two variables nothing happens.
+conftest.py puts this folder on PYTHONPATH for `--trains FILE` and `--perturb SEED`, so that
+workers, kernels and launched processes read it as well. Without the two variables nothing happens.
 
     WORKBOOK_TRAINS    file to which a line is added for each test, or fixture, in which an optimizer steps
     WORKBOOK_PERTURB   seed of a relative noise of SCALE on weights that were committed or freshly drawn
 
-The noise of a parameter follows from the seed, its place and its shape, so two runs that start from the same weights
-still do. Weights of a checkpoint, or of a folder that a test wrote, are left alone: they have been perturbed.
+The noise of a parameter follows from the seed, its place and its shape, so two runs that start from
+the same weights still do. Weights of a checkpoint, or of a folder that a test wrote, are left
+alone: they have been perturbed.
 """
 
 import functools
@@ -25,8 +27,12 @@ def perturb(model, seed):
     with torch.no_grad():
         for index, parameter in enumerate(model.parameters()):
             if parameter.is_floating_point() and not parameter.is_meta:
-                generator = torch.Generator().manual_seed(hash((seed, index, *parameter.shape)) % 2**63)
-                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.device)
+                generator = torch.Generator().manual_seed(
+                    hash((seed, index, *parameter.shape)) % 2**63
+                )
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(
+                    parameter.device
+                )
                 parameter.copy_(parameter.double() * (1 + SCALE * noise))
 
 

@@ -1,4 +1,6 @@
-"""What people use on their own models: runs that can be watched, stopped, resumed and compared, the form, the report."""
+"""What people use on their own models: runs that can be watched, stopped, resumed and compared, the
+form, the report.
+"""
 
 from workbook.places import lazy_names
 
@@ -8,7 +10,9 @@ _NAMES = {  # module: what it offers
     "app.diagnosis": "diagnose",
     "app.form": "RunForm",
     "app.log_form": "LogForm Tabs",
-    "app.memory": "QWEN_1_5B QWEN_7B WORKLOAD at_peak forecast_run memory_forecast parameter_counts peak_mib",
+    "app.memory": (
+        "QWEN_1_5B QWEN_7B WORKLOAD at_peak forecast_run memory_forecast parameter_counts peak_mib"
+    ),
     "app.monitor": "RunMonitor",
     "app.record_callback": "TokenRecord",
     "app.report": "report_findings report_text report_warnings",

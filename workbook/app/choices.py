@@ -1,4 +1,5 @@
-"""Run settings from a handful of choices: pure functions, and the controls (FIELDS) of the form over them.
+"""Run settings from a handful of choices: pure functions, and the controls (FIELDS) of the form
+over them.
 
 experiment(**choices) -> RunConfig          one setting, over a config or alone
 plan(**choices, vary=, values=, seeds=)     that setting, a grid around it, and what is wrong with them
@@ -15,7 +16,14 @@ from typing import NamedTuple
 import ipywidgets
 
 from workbook.app.memory import SHAPES, steps_per_generation
-from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, STRATEGIES, TRANSFORMS, check_choice
+from workbook.theory.choices import (
+    CLIPPINGS,
+    ESTIMATORS,
+    LEVELS,
+    STRATEGIES,
+    TRANSFORMS,
+    check_choice,
+)
 from workbook.theory.credit_rules import RULES
 from workbook.training.checks import Problem, validate
 from workbook.training.config import RunConfig, parse_yaml
@@ -26,11 +34,16 @@ OPTIMIZERS = {
     "AdamW, beta1 = 0": {"optim": "adamw_torch", "adam_beta1": 0.0},
     "SGD": {"optim": "sgd"},
 }
-CLIP_RANGE = {"token": 0.2, "sequence": 0.03}  # a sequence ratio is a mean over some 40 tokens: its spread is smaller
+# a sequence ratio is a mean over some 40 tokens: its spread is smaller
+CLIP_RANGE = {"token": 0.2, "sequence": 0.03}
 UNBOUNDED = 1e9  # a clip range that no ratio leaves
-OF_RUN = {"model": "policy", "eval_prompts": "eval_prompts", "num_prompts": "num_prompts"}  # choice -> a config's field
-OF_RUN |= {name: name for name in ("quantization", "lora", "dtype", "task", "task_options", "seed", "name")}
-OF_TASK = {"reward": ("own",), "chat": ("own", "gym", "hub")}  # task options with a control: the tasks that take them
+# choice -> a config's field
+OF_RUN = {"model": "policy", "eval_prompts": "eval_prompts", "num_prompts": "num_prompts"}
+OF_RUN |= {
+    name: name for name in ("quantization", "lora", "dtype", "task", "task_options", "seed", "name")
+}
+# task options with a control: the tasks that take them
+OF_TASK = {"reward": ("own",), "chat": ("own", "gym", "hub")}
 OF_TRAINER = {  # choice -> a trainer's field, and what it is where a config leaves it open
     "advantage_estimator": ("advantage_estimator", "grpo"),
     "ratio": ("importance_sampling_level", "token"),
@@ -50,14 +63,28 @@ OF_TRAINER = {  # choice -> a trainer's field, and what it is where a config lea
 @cache
 def first_config() -> RunConfig:
     """An experiment on the chain task, which any machine trains in seconds."""
-    trainer = {"max_steps": 20, "learning_rate": 1e-3, "lr_scheduler_type": "constant", **OPTIMIZERS["AdamW"]}
-    trainer |= {"max_grad_norm": 0.0, "loss_type": "dr_grpo", "num_generations": 8, "max_completion_length": 48}
+    trainer = {
+        "max_steps": 20,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "constant",
+        **OPTIMIZERS["AdamW"],
+    }
+    trainer |= {
+        "max_grad_norm": 0.0,
+        "loss_type": "dr_grpo",
+        "num_generations": 8,
+        "max_completion_length": 48,
+    }
     trainer |= {"per_device_train_batch_size": 64, "steps_per_generation": 1, "trim_padding": True}
-    return RunConfig(name="mine", policy="bundled", task="chain", num_prompts=512, threads=1, trainer=trainer)
+    return RunConfig(
+        name="mine", policy="bundled", task="chain", num_prompts=512, threads=1, trainer=trainer
+    )
 
 
 class Plan(NamedTuple):
-    """Settings that choices make; `grid` is None for a single run, `config` where `problems` hold an error."""
+    """Settings that choices make; `grid` is None for a single run, `config` where `problems` hold
+    an error.
+    """
 
     config: RunConfig | None
     grid: list[dict] | None
@@ -66,14 +93,17 @@ class Plan(NamedTuple):
 
 
 def experiment(base: RunConfig | None = None, **choices) -> RunConfig:
-    """Return the run of these choices; what they leave open is as in `base`, by default `first_config`.
+    """Return the run of these choices; what they leave open is as in `base`, by default
+    `first_config`.
 
-    Choices are named as in OF_RUN and OF_TRAINER, and: prompts, different ones of a generation batch; mini_batches,
-    optimizer steps that its prompts x group_size rollouts are cut into; accumulation, micro-batches of each; clipping,
-    "asymmetric", "symmetric" or "none", a range that nothing leaves; optimizer, one of OPTIMIZERS; reward and chat, the
-    task options of those names, of a task that takes them.
+    Choices are named as in OF_RUN and OF_TRAINER, and: prompts, different ones of a generation
+    batch; mini_batches, optimizer steps that its prompts x group_size rollouts are cut into;
+    accumulation, micro-batches of each; clipping, "asymmetric", "symmetric" or "none", a range that
+    nothing leaves; optimizer, one of OPTIMIZERS; reward and chat, the task options of those names,
+    of a task that takes them.
 
-    Raises ValueError, in one sentence, where the rollouts can't be cut, or a choice is unknown or invalid.
+    Raises ValueError, in one sentence, where the rollouts can't be cut, or a choice is unknown or
+    invalid.
 
     >>> experiment(prompts=8, group_size=8, mini_batches=4).trainer["per_device_train_batch_size"]
     16
@@ -85,11 +115,18 @@ def experiment(base: RunConfig | None = None, **choices) -> RunConfig:
         check_choice("choice", name, sorted(known))
     if choices.get("quantization") and "lora" in choices and not choices["lora"]:
         frozen = f'quantization="{choices["quantization"]}" freezes all weights'
-        raise ValueError(f"{frozen}, so lora={choices['lora']} leaves nothing to train; set lora to a rank, e.g. 8.")
+        raise ValueError(
+            f"{frozen}, so lora={choices['lora']} leaves nothing to train; set lora to a rank,"
+            " e.g. 8."
+        )
     fields = OF_RUN | {name: field for name, (field, _) in OF_TRAINER.items()}
     settings = {field: choices[name] for name, field in fields.items() if name in choices}
     family = settings.get("task", base.task).partition(":")[0]
-    if own := {name: choices[name] for name in OF_TASK if choices.get(name, "") != "" and family in OF_TASK[name]}:
+    if own := {
+        name: choices[name]
+        for name in OF_TASK
+        if choices.get(name, "") != "" and family in OF_TASK[name]
+    }:
         settings["task_options"] = settings.get("task_options", base.task_options) | own
     if "lora" in settings:
         settings["lora"] = settings["lora"] or None
@@ -106,35 +143,53 @@ def experiment(base: RunConfig | None = None, **choices) -> RunConfig:
     rollouts = sizes["prompts"] * sizes["group_size"]
     if rollouts % parts:
         raise ValueError(
-            f"prompts={sizes['prompts']} x group_size={sizes['group_size']} rollouts can't be cut into {parts} equal "
-            f"parts (mini_batches={sizes['mini_batches']} x accumulation={sizes['accumulation']}); choose powers of 2."
+            f"prompts={sizes['prompts']} x group_size={sizes['group_size']} rollouts can't be cut"
+            f" into {parts} equal parts (mini_batches={sizes['mini_batches']} x"
+            f" accumulation={sizes['accumulation']}); choose powers of 2."
         )
     settings["per_device_train_batch_size"] = rollouts // parts
-    settings["gradient_accumulation_steps"], settings["steps_per_generation"] = sizes["accumulation"], parts
+    settings["gradient_accumulation_steps"], settings["steps_per_generation"] = (
+        sizes["accumulation"],
+        parts,
+    )
     return base.override(settings)
 
 
 def batch_sizes(config: RunConfig) -> dict[str, int]:
-    """A config's prompts a batch, group size, mini-batches and micro-batches a step, as `experiment` takes them."""
+    """A config's prompts a batch, group size, mini-batches and micro-batches a step, as
+    `experiment` takes them.
+    """
     trainer = config.trainer
-    parts, accumulation = steps_per_generation(trainer), trainer.get("gradient_accumulation_steps", 1)
+    parts, accumulation = (
+        steps_per_generation(trainer),
+        trainer.get("gradient_accumulation_steps", 1),
+    )
     group_size = trainer.get("num_generations", 8)
     prompts = max(1, trainer.get("per_device_train_batch_size", 8) * parts // group_size)
-    sizes = {"prompts": prompts, "group_size": group_size, "mini_batches": max(1, parts // accumulation)}
+    sizes = {
+        "prompts": prompts,
+        "group_size": group_size,
+        "mini_batches": max(1, parts // accumulation),
+    }
     return sizes | {"accumulation": accumulation}
 
 
 def first_values(config: RunConfig, names: Sequence[str] = tuple(OF_TASK)) -> dict:
-    """The values of all FIELDS that describe a config; names: those that are shown, for which task options leave room.
+    """The values of all FIELDS that describe a config; names: those that are shown, for which task
+    options leave room.
 
     A reward that is no text, several of them with weights say, stays among the task options.
     """
     trainer, own = config.trainer, {"reward": "", "chat": config.task.startswith(("gym:", "hub:"))}
     own |= {
-        name: config.task_options[name] for name in OF_TASK if type(config.task_options.get(name)) is type(own[name])
+        name: config.task_options[name]
+        for name in OF_TASK
+        if type(config.task_options.get(name)) is type(own[name])
     }
     values = {name: getattr(config, field) for name, field in OF_RUN.items()}
-    values |= {name: trainer.get(field, default) for name, (field, default) in OF_TRAINER.items()} | batch_sizes(config)
+    values |= {
+        name: trainer.get(field, default) for name, (field, default) in OF_TRAINER.items()
+    } | batch_sizes(config)
     adam = "AdamW" if trainer.get("adam_beta1", 0.9) else "AdamW, beta1 = 0"
     options = {
         key: str(value).lower() if isinstance(value, bool) else value
@@ -147,13 +202,20 @@ def first_values(config: RunConfig, names: Sequence[str] = tuple(OF_TASK)) -> di
         | {
             "task_options": ", ".join(f"{key}: {value}" for key, value in options.items()),
             "optimizer": "SGD" if trainer.get("optim") == "sgd" else adam,
-            "clipping": "none" if trainer.get("epsilon", 0.2) > 1e6 else trainer.get("clipping", "asymmetric"),
+            "clipping": (
+                "none"
+                if trainer.get("epsilon", 0.2) > 1e6
+                else trainer.get("clipping", "asymmetric")
+            ),
         }
     )
 
 
-def plan(vary: str | None = None, values: Sequence = (), seeds: Sequence[int] = (0,), **choices) -> Plan:
-    """Return the choices as a run, or as a grid over seeds and the values of one choice, with every problem they have.
+def plan(
+    vary: str | None = None, values: Sequence = (), seeds: Sequence[int] = (0,), **choices
+) -> Plan:
+    """Return the choices as a run, or as a grid over seeds and the values of one choice, with every
+    problem they have.
 
     >>> plan(vary="optimizer", values=["AdamW", "SGD"], seeds=[0, 1]).grid[1]["optim"]
     ['sgd']
@@ -168,19 +230,30 @@ def plan(vary: str | None = None, values: Sequence = (), seeds: Sequence[int] = 
         problems = []
         for variant, config in zip(variants, configs, strict=True):
             where = "".join(f"{key} {value}: " for key, value in variant.items())
-            problems += [Problem(severity, where + sentence) for severity, sentence in validate(config)]
+            problems += [
+                Problem(severity, where + sentence) for severity, sentence in validate(config)
+            ]
     except ValueError as error:
         return Plan(None, None, [Problem("error", str(error))])
     trainers = [config.trainer for config in configs]
-    fields = {key for one in trainers for key in one if any(one[key] != other.get(key) for other in trainers)}
-    grid = [{"seed": list(seeds)} | {key: [one[key]] for key in one if key in fields} for one in trainers]
+    fields = {
+        key
+        for one in trainers
+        for key in one
+        if any(one[key] != other.get(key) for other in trainers)
+    }
+    grid = [
+        {"seed": list(seeds)} | {key: [one[key]] for key in one if key in fields}
+        for one in trainers
+    ]
     failed = any(problem.severity == "error" for problem in problems)
     grid = None if vary is None and len(seeds) == 1 else grid
     return Plan(None if failed else configs[0], grid, problems, len(seeds) * len(variants))
 
 
 def parse_options(text: str) -> dict:
-    """Task options as they are typed: "operands: 4, false_negative_rate: 0.1"; ValueError unless they are name: value.
+    """Task options as they are typed: "operands: 4, false_negative_rate: 0.1"; ValueError unless
+    they are name: value.
 
     >>> parse_options("chat: false, max_terms: 2")
     {'chat': False, 'max_terms': 2}
@@ -190,12 +263,16 @@ def parse_options(text: str) -> dict:
     except ValueError:
         options = None
     if not isinstance(options, dict) or any(value is None for value in options.values()):
-        raise ValueError(f"task options {text!r} must be name: value pairs with commas between them, e.g. operands: 4.")
+        raise ValueError(
+            f"task options {text!r} must be name: value pairs with commas between them, e.g."
+            " operands: 4."
+        )
     return options
 
 
 def in_form_words(sentence: str, labels: dict[str, str]) -> str:
-    """A refusal of a config with a form's labels in place of the fields of a config; labels: of `field_labels`.
+    """A refusal of a config with a form's labels in place of the fields of a config; labels: of
+    `field_labels`.
 
     >>> in_form_words("num_prompts=4 must be at least 8; set lora to a rank.", {"num_prompts": "prompts", "lora": "LoRA"})
     '“prompts” = 4 must be at least 8; set “LoRA” to a rank.'
@@ -214,27 +291,42 @@ def in_form_words(sentence: str, labels: dict[str, str]) -> str:
 def field_labels(controls: dict[str, ipywidgets.Widget]) -> dict[str, str]:
     """{a field of a config: the label of its control}, longer names first."""
     fields = OF_RUN | {name: field for name, (field, _) in OF_TRAINER.items()}
-    fields |= {"accumulation": "gradient_accumulation_steps", "mini_batches": "steps_per_generation"}
-    labels = {fields.get(choice, choice): control.description for choice, control in controls.items()}
+    fields |= {
+        "accumulation": "gradient_accumulation_steps",
+        "mini_batches": "steps_per_generation",
+    }
+    labels = {
+        fields.get(choice, choice): control.description for choice, control in controls.items()
+    }
     return dict(sorted(labels.items(), key=lambda pair: -len(pair[0])))
 
 
 PHRASES = {  # of refusals that speak to a programmer: what to do about it in the form
-    r"(?s).*reward is None, but must be.*": "Choose a “reward”: a function of a .py file beside this notebook, such as "
-    "score.py:score, or upload one.",
+    r"(?s).*reward is None, but must be.*": (
+        "Choose a “reward”: a function of a .py file beside this notebook, such as "
+        "score.py:score, or upload one."
+    ),
     r"^task='[^']*'(?: with task_options=\{.*?\})?: ": "",
-    r"(?s).*this tokenizer has no chat template.*": "Switch “prompts as chat” off: this model has no chat template.",
+    r"(?s).*this tokenizer has no chat template.*": (
+        "Switch “prompts as chat” off: this model has no chat template."
+    ),
 }
 
 
 def files_here(*endings: str) -> list[str]:
     """Names of the files beside the notebook that end so, the newest first."""
-    found = [path for path in Path().iterdir() if path.suffix in endings and not path.name.startswith(".")]
+    found = [
+        path
+        for path in Path().iterdir()
+        if path.suffix in endings and not path.name.startswith(".")
+    ]
     return [path.name for path in sorted(found, key=lambda path: -path.stat().st_mtime)]
 
 
 def rewards_here() -> list[str]:
-    """The functions (completion, answer, ...) of Python files beside the notebook, as a reward is named."""
+    """The functions (completion, answer, ...) of Python files beside the notebook, as a reward is
+    named.
+    """
     found = []
     for name in files_here(".py"):
         try:
@@ -242,18 +334,29 @@ def rewards_here() -> list[str]:
         except (SyntaxError, ValueError, OSError):
             continue
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-        found += [f"{name}:{f.name}" for f in functions if [a.arg for a in f.args.args[:2]] == ["completion", "answer"]]
+        found += [
+            f"{name}:{f.name}"
+            for f in functions
+            if [a.arg for a in f.args.args[:2]] == ["completion", "answer"]
+        ]
     return found
 
 
 # --- controls
 
-MODELS, TASKS = ("bundled", "smollm2-135m", *SHAPES), ("chain", "walk", "gym:chain_sum", "hub:", "own:")
+MODELS, TASKS = (
+    ("bundled", "smollm2-135m", *SHAPES),
+    ("chain", "walk", "gym:chain_sum", "hub:", "own:"),
+)
 LOSSES = ("dr_grpo", "grpo", "dapo")
 
 
 def _text(label: str, kind=ipywidgets.Text, options: tuple = ()) -> Callable:
-    look = {"layout": {"width": "420px"}, "style": {"description_width": "170px"}, "continuous_update": False}
+    look = {
+        "layout": {"width": "420px"},
+        "style": {"description_width": "170px"},
+        "continuous_update": False,
+    }
     more = {"options": list(options), "ensure_option": False} if options else {}
     return lambda value: kind(value=value, description=label, **look, **more)
 
@@ -262,7 +365,9 @@ def _menu(label: str, options) -> Callable:
     """Return a maker of a menu; a value that is none of its options becomes one."""
     pairs = [option if isinstance(option, tuple) else (str(option), option) for option in options]
     known = [value for _, value in pairs]
-    return lambda value: menu(value, [*pairs, *([] if value in known else [(str(value), value)])], label)
+    return lambda value: menu(
+        value, [*pairs, *([] if value in known else [(str(value), value)])], label
+    )
 
 
 def _number(label: str, least: int, most: int) -> Callable:
@@ -307,7 +412,17 @@ FIELDS = {
     "seed": Field(_number("seed", 0, 20), "Of prompts, sampling and adapters. A comparison needs six seeds or more."),
     "name": Field(_text("name"), "How the run's folder begins."),
 }  # fmt: skip
-BASIC = ("model", "lora", "task", "reward", "chat", "num_prompts", "max_tokens", "prompts", "group_size")
+BASIC = (
+    "model",
+    "lora",
+    "task",
+    "reward",
+    "chat",
+    "num_prompts",
+    "max_tokens",
+    "prompts",
+    "group_size",
+)
 BASIC += ("learning_rate", "steps", "seed")
 QLORA = (
     "model",

@@ -1,43 +1,58 @@
-"""Diagnosis of a run: what is wrong with it, from what it logged, in sentences, the weightiest first.
+"""Diagnosis of a run: what is wrong with it, from what it logged, in sentences, the weightiest
+first.
 
-A rule reads a few logged columns and is silent where they are missing, or where too little is logged to tell.
+A rule reads a few logged columns and is silent where they are missing, or where too little is
+logged to tell.
 """
 
 import numpy as np
 import pandas as pd
 
 MIN_BATCHES = 3  # generation batches without a difference that are no longer called luck
-LATE_BATCHES = 5  # the same for a run that had differences before: near the end of learning they get rare
-COLLAPSED_SHARE = 0.1  # of the first entropy: e^2 times fewer words to choose from; learning a task takes less
+# the same for a run that had differences before: near the end of learning they get rare
+LATE_BATCHES = 5
+# of the first entropy: e^2 times fewer words to choose from; learning a task takes less
+COLLAPSED_SHARE = 0.1
 ENTROPY_JUMP = 1.0  # nats above the first entropy: e times as many words to choose from
 STEADY = 3  # steps at the end whose median entropy counts
-CLIP_JUMP = 0.25  # clipped share of a step's tokens that names the step before it as too long; below 0.1 is usual
+# clipped share of a step's tokens that names the step before it as too long; below 0.1 is usual
+CLIP_JUMP = 0.25
 CUT_OFF_SHARE = 0.95  # of completions at the token limit: the rest are no sample to learn from
-FELL_WINDOW, FELL_ERRORS = 5, 3.0  # generation batches at each end; standard errors, about 1 in 100 by luck
+# generation batches at each end; standard errors, about 1 in 100 by luck
+FELL_WINDOW, FELL_ERRORS = 5, 3.0
 
 
 def diagnose(metrics: pd.DataFrame) -> list[str]:
-    """What is wrong with a run, as far as its logged numbers tell: sentences, the weightiest first; [] if nothing.
+    """What is wrong with a run, as far as its logged numbers tell: sentences, the weightiest first;
+    [] if nothing.
 
-    metrics: as of `Run.metrics`, a row per optimizer step; `reward` is logged where a generation batch was sampled.
+    metrics: as of `Run.metrics`, a row per optimizer step; `reward` is logged where a generation
+    batch was sampled.
     """
     if not {"step", "reward"} <= set(metrics):
         return []
     metrics = metrics.reset_index(drop=True)
     # The rest would come from what these two say.
     first = [sentence for rule in (_not_finite, _collapsed) if (sentence := rule(metrics))]
-    return first or [s for rule in (_no_signal, _no_gradient, _fell, _cut_off) if (s := rule(metrics))]
+    return first or [
+        s for rule in (_no_signal, _no_gradient, _fell, _cut_off) if (s := rule(metrics))
+    ]
 
 
 def _not_finite(metrics: pd.DataFrame) -> str:
     """The gradient was infinite or no number in some step."""
     if "grad_norm" not in metrics:
         return ""
-    logged = metrics["learning_rate"].notna() if "learning_rate" in metrics else metrics["step"].notna()
+    logged = (
+        metrics["learning_rate"].notna() if "learning_rate" in metrics else metrics["step"].notna()
+    )
     bad = metrics[logged & ~np.isfinite(metrics["grad_norm"])]
     if bad.empty:
         return ""
-    return f"The gradient was not a finite number in step {_step(bad)}: the weights are ruined. {_lower_rate(metrics)}"
+    return (
+        f"The gradient was not a finite number in step {_step(bad)}: the weights are ruined."
+        f" {_lower_rate(metrics)}"
+    )
 
 
 def _collapsed(metrics: pd.DataFrame) -> str:
@@ -48,8 +63,13 @@ def _collapsed(metrics: pd.DataFrame) -> str:
     first, last = logged.iloc[0], logged.tail(STEADY).median()
     if COLLAPSED_SHARE * first <= last <= first + ENTROPY_JUMP:
         return ""
-    near = logged >= 2 * COLLAPSED_SHARE * first if last < first else logged <= first + ENTROPY_JUMP / 2
-    since = logged.index[len(logged) - int((~near)[::-1].cumprod().sum())]  # the first of those at the end
+    near = (
+        logged >= 2 * COLLAPSED_SHARE * first
+        if last < first
+        else logged <= first + ENTROPY_JUMP / 2
+    )
+    # the first of those at the end
+    since = logged.index[len(logged) - int((~near)[::-1].cumprod().sum())]
     after = rewards[rewards.index > since]
     if len(after) and after.mean() >= rewards.iloc[0] > 0:
         return ""
@@ -59,11 +79,23 @@ def _collapsed(metrics: pd.DataFrame) -> str:
         shares = _column(metrics, name).loc[:since]
         if not clipped and len(shares) and shares.max() >= CLIP_JUMP:
             at = shares.idxmax()
-            clipped = f"{shares[at]:.0%} of tokens were clipped in step {_step(metrics.loc[[at]])}, then "
-    verb, words = ("fell", "collapsed to one text") if last < first else ("rose", "now writes nearly at random")
-    change = f"ntropy {verb} from {first:.3f} to {logged[since]:.3f} nats by step {_step(metrics.loc[[since]])}"
+            clipped = (
+                f"{shares[at]:.0%} of tokens were clipped in step {_step(metrics.loc[[at]])}, then "
+            )
+    verb, words = (
+        ("fell", "collapsed to one text")
+        if last < first
+        else ("rose", "now writes nearly at random")
+    )
+    change = (
+        f"ntropy {verb} from {first:.3f} to {logged[since]:.3f} nats by step"
+        f" {_step(metrics.loc[[since]])}"
+    )
     paid = f", and reward from {rewards.iloc[0]:.3f} to {after.mean():.3f}" if len(after) else ""
-    return f"{clipped}{'e' if clipped else 'E'}{change}{paid}: the policy {words}. {_lower_rate(metrics)}"
+    return (
+        f"{clipped}{'e' if clipped else 'E'}{change}{paid}: the policy {words}."
+        f" {_lower_rate(metrics)}"
+    )
 
 
 def _no_signal(metrics: pd.DataFrame) -> str:
@@ -76,17 +108,29 @@ def _no_signal(metrics: pd.DataFrame) -> str:
     reward, first = batches["reward"].mean(), rewards.iloc[0]
     if silent == len(equal) >= MIN_BATCHES:
         steps = int(metrics["step"].max() - metrics["step"].min()) + 1
-        why = f"The mean reward was {reward:.3f}: take prompts that are harder or easier, or larger groups."
+        why = (
+            f"The mean reward was {reward:.3f}: take prompts that are harder or easier, or larger"
+            " groups."
+        )
         if reward == 0:
             why = (
-                "Every reward was 0: read some completions, and see whether the model can read the prompts (words that "
-                "it knows, its chat template) and whether the reward pays a right answer."
+                "Every reward was 0: read some completions, and see whether the model can read the"
+                " prompts (words that it knows, its chat template) and whether the reward pays a"
+                " right answer."
             )
-        return f"No group held two different rewards in {steps} steps: nothing could be learned. {why}"
+        return (
+            f"No group held two different rewards in {steps} steps: nothing could be learned. {why}"
+        )
     if len(equal) > silent >= LATE_BATCHES:
-        late = f"Since step {_step(batches)} no group has held two different rewards (mean reward {reward:.3f})"
+        late = (
+            f"Since step {_step(batches)} no group has held two different rewards (mean reward"
+            f" {reward:.3f})"
+        )
         if reward < first:
-            return f"{late}, after {first:.3f} in the first batch: it unlearned. {_lower_rate(metrics)}"
+            return (
+                f"{late}, after {first:.3f} in the first batch: it unlearned."
+                f" {_lower_rate(metrics)}"
+            )
         return f"{late}: nothing is learned any more. End it here, or take harder prompts."
     return ""
 
@@ -97,8 +141,8 @@ def _no_gradient(metrics: pd.DataFrame) -> str:
     if len(norms) < MIN_BATCHES or (norms != 0).any() or equal.empty or equal.min() == 1:
         return ""
     return (
-        f"The gradient was 0 in all {len(norms)} steps, though groups held different rewards: nothing is trained. "
-        "See whether all tokens are masked or clipped, or all weights frozen."
+        f"The gradient was 0 in all {len(norms)} steps, though groups held different rewards:"
+        " nothing is trained. See whether all tokens are masked or clipped, or all weights frozen."
     )
 
 
@@ -125,8 +169,8 @@ def _cut_off(metrics: pd.DataFrame) -> str:
     limit = f" of {lengths.iloc[-1]:.0f} tokens" if len(lengths) else ""
     share = "All completions" if shares.min() == 1 else f"{shares.mean():.0%} of completions"
     return (
-        f"{share} of the last {MIN_BATCHES} batches were cut off at the limit{limit}: no answer is complete. Raise "
-        "max_completion_length, or ask for shorter answers."
+        f"{share} of the last {MIN_BATCHES} batches were cut off at the limit{limit}: no answer is"
+        " complete. Raise max_completion_length, or ask for shorter answers."
     )
 
 

@@ -1,6 +1,8 @@
-"""What a run will take, before it is started: memory, disk, time by a trial of a few batches, and what is doubtful.
+"""What a run will take, before it is started: memory, disk, time by a trial of a few batches, and
+what is doubtful.
 
-A trial is the run itself, of TRIED batches, in a process and a folder of its own, of which nothing stays.
+A trial is the run itself, of TRIED batches, in a process and a folder of its own, of which nothing
+stays.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from workbook.training.config import RunConfig
 
 HERE, GIB = "this machine", 1024.0
 MAX_OVER = 2.0  # times the free memory: beyond, swapping is no way out
-MAX_RATE = 0.05  # learning rate of AdamW: ten times what collapses the bundled policy within a few steps
+# learning rate of AdamW: ten times what collapses the bundled policy within a few steps
+MAX_RATE = 0.05
 TRIED = 3  # batches
 
 
@@ -58,7 +61,10 @@ class Forecast(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        cure = "it does not fit; take more micro-batches a step, gradient checkpointing, LoRA with NF4, or fewer tokens"
+        cure = (
+            "it does not fit; take more micro-batches a step, gradient checkpointing, LoRA with"
+            " NF4, or fewer tokens"
+        )
         needs = f"{self.place}: {size(peak_mib(self.table))} of {size(self.free)}"
         return f"{needs}, {'it fits' if self.fits else cure}."
 
@@ -67,11 +73,17 @@ def forecast_at(place: str, config: RunConfig, shape, prompt_length: int) -> For
     """What a run needs on this machine or on one of CARDS, beside what is free there."""
     device = run_device(config).type if place == HERE else "cuda"
     free = free_mib(device) if place == HERE else CARDS[place] * GIB
-    return Forecast(place, forecast_shape(config, shape, prompt_length, frozen_dtype(config, place), device), free)
+    return Forecast(
+        place,
+        forecast_shape(config, shape, prompt_length, frozen_dtype(config, place), device),
+        free,
+    )
 
 
 def frozen_dtype(config: RunConfig, place: str):
-    """The dtype of weights at a place: on a T4-class card half precision, as the loader chooses there."""
+    """The dtype of weights at a place: on a T4-class card half precision, as the loader chooses
+    there.
+    """
     import torch
 
     from workbook.policies.models import as_dtype
@@ -81,31 +93,44 @@ def frozen_dtype(config: RunConfig, place: str):
         return as_dtype(config.dtype, run_device(config), frozen=frozen)[0]
     if config.dtype != "auto":
         return getattr(torch, config.dtype)
-    return (torch.float16 if place.startswith("T4") else torch.bfloat16) if frozen else torch.float32
+    return (
+        (torch.float16 if place.startswith("T4") else torch.bfloat16) if frozen else torch.float32
+    )
 
 
 def disk_sentence(config: RunConfig, table: pd.DataFrame) -> str:
-    """What a run's checkpoints take on disk: what it trains and the optimizer's states; table: of `memory_forecast`."""
+    """What a run's checkpoints take on disk: what it trains and the optimizer's states; table: of
+    `memory_forecast`.
+    """
     trained = ["adapters" if config.lora else "weights", "Adam's moments", "optimizer's states"]
     each = float(table.loc[table["part"].isin(trained), "mib"].sum())
     folder = runs_folder().absolute()
-    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free / 2**20
+    free = (
+        shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+        / 2**20
+    )
     short = "" if KEEP * each < free else " It does not fit: train with LoRA, or free some."
     return f"disk: checkpoints, {KEEP} at a time, {size(each)} each; {size(free)} are free.{short}"
 
 
 def doubts(config: RunConfig, shape, prompt_length: int) -> list[str]:
-    """What can be trained, but hardly should: a sentence each; shape: the model's transformers config."""
+    """What can be trained, but hardly should: a sentence each; shape: the model's transformers
+    config.
+    """
     trainer, found = config.trainer, []
     longest, rate = trainer.get("max_completion_length", 256), trainer.get("learning_rate", 0.0)
     positions = getattr(shape.get_text_config(), "max_position_embeddings", None) or math.inf
     if prompt_length + longest > positions:
         found.append(
-            f"The longest prompt has {prompt_length:,} tokens, and up to {longest:,} follow: more than the "
-            f"{positions:,} positions that {config.policy} knows. Shorten prompts, or take another model."
+            f"The longest prompt has {prompt_length:,} tokens, and up to {longest:,} follow: more"
+            f" than the {positions:,} positions that {config.policy} knows. Shorten prompts, or"
+            " take another model."
         )
     if rate > MAX_RATE and "adam" in trainer.get("optim", "adamw"):
-        found.append(f"A learning rate of {rate:g} is high for AdamW: above {MAX_RATE} policies tend to collapse.")
+        found.append(
+            f"A learning rate of {rate:g} is high for AdamW: above {MAX_RATE} policies tend to"
+            " collapse."
+        )
     return found
 
 
@@ -115,9 +140,16 @@ class Trial:
     def __init__(self, config: RunConfig):
         settings = config.trainer
         parts = steps_per_generation(settings) * settings.get("num_iterations", 1)
-        self._a_batch = max(1, parts // settings.get("gradient_accumulation_steps", 1))  # optimizer steps
-        self._total, self._began = math.ceil(settings["max_steps"] / self._a_batch), time.monotonic()
-        self._folder, self._tried = Path(tempfile.mkdtemp(prefix="workbook-trial-")), min(TRIED, self._total)
+        # optimizer steps
+        self._a_batch = max(1, parts // settings.get("gradient_accumulation_steps", 1))
+        self._total, self._began = (
+            math.ceil(settings["max_steps"] / self._a_batch),
+            time.monotonic(),
+        )
+        self._folder, self._tried = (
+            Path(tempfile.mkdtemp(prefix="workbook-trial-")),
+            min(TRIED, self._total),
+        )
         short = {"max_steps": self._tried * self._a_batch, "warmup_steps": 0, "eval_prompts": 0}
         try:
             self._run = start_run(config, self._folder / "trial", save_strategy="no", **short)
@@ -131,7 +163,9 @@ class Trial:
     def progress(self) -> str:
         """What it does, and a first estimate as soon as there is one."""
         batches, line = self._batches(), self._estimate()
-        going = f"batch {batches + 1} of {self._tried}, {time.monotonic() - self._began:.0f} s so far"
+        going = (
+            f"batch {batches + 1} of {self._tried}, {time.monotonic() - self._began:.0f} s so far"
+        )
         if not batches and self._run.status()["state"] == "starting":
             going = going.replace(f"batch 1 of {self._tried}", "loading")
         return f"{line} Trying {going}." if line else f"Time: trying {going}."
@@ -157,10 +191,17 @@ class Trial:
         return len(self._run.metrics()) // self._a_batch
 
     def _estimate(self) -> str:
-        """Time of the whole run by the batches so far, of which the first also warms up; "" before the first."""
+        """Time of the whole run by the batches so far, of which the first also warms up; "" before
+        the first.
+        """
         metrics, batches = self._run.metrics(), self._batches()
         if not batches or "step_time" not in metrics:
             return ""
-        seconds = metrics["step_time"].to_numpy()[: batches * self._a_batch].reshape(batches, -1).sum(1)
+        seconds = (
+            metrics["step_time"].to_numpy()[: batches * self._a_batch].reshape(batches, -1).sum(1)
+        )
         each = float(seconds[1:].mean()) if batches > 1 else float(seconds[0])
-        return f"Time: about {duration(each * self._total)} for {self._total} batches, {duration(each)} each."
+        return (
+            f"Time: about {duration(each * self._total)} for {self._total} batches,"
+            f" {duration(each)} each."
+        )

@@ -1,4 +1,5 @@
-"""RunForm: a run by controls, with samples before it, the memory that it needs as they move, Start, Stop and Compare.
+"""RunForm: a run by controls, with samples before it, the memory that it needs as they move, Start,
+Stop and Compare.
 
     RunForm()                                                    # in a notebook, as a cell's last line
     RunForm("../data/configs/smollm2_chain_sum.yaml", QLORA)     # a config's own settings, other controls
@@ -31,7 +32,15 @@ from workbook.app.choices import (
     parse_options,
     rewards_here,
 )
-from workbook.app.forecast import HERE, MAX_OVER, Forecast, Trial, disk_sentence, doubts, forecast_at
+from workbook.app.forecast import (
+    HERE,
+    MAX_OVER,
+    Forecast,
+    Trial,
+    disk_sentence,
+    doubts,
+    forecast_at,
+)
 from workbook.app.memory import shape_and_prompt
 from workbook.app.monitor import RunMonitor
 from workbook.app.runs import load_run, start_run
@@ -46,15 +55,17 @@ from workbook.views.style import notice
 
 NOTHING = pd.DataFrame({"part": ["weights"], "mib": [0.0], "phase": ["always"]})
 WIDE = {"max_width": "860px"}
-ROWS, RANK = (".csv", ".jsonl", ".json"), 8  # endings of files of prompts; of adapters, of a language model
+# endings of files of prompts; of adapters, of a language model
+ROWS, RANK = (".csv", ".jsonl", ".json"), 8
 START = "Train in a process of its own"
 
 
 class Asked:
-    """A button that asks something of the settings in a process of its own, and the answer below, greyed once they
-    are others.
+    """A button that asks something of the settings in a process of its own, and the answer below,
+    greyed once they are others.
 
-    job: config -> an object with ended(), progress(), answer() -> (sentence, HTML, whether it failed), close().
+    job: config -> an object with ended(), progress(), answer() -> (sentence, HTML, whether it
+    failed), close().
     config: says what the settings are now, or raises a ValueError.
     """
 
@@ -112,19 +123,29 @@ class Asked:
 
 
 class RunForm:
-    """Controls over a config, with the file they make, samples, memory, and a monitor with Start, Stop and Resume.
+    """Controls over a config, with the file they make, samples, memory, and a monitor with Start,
+    Stop and Resume.
 
     config: what the controls begin with and change; by default an experiment on the chain task.
     fields: names of FIELDS to show; by default BASIC ones, and all others folded below them.
-    whole: False leaves samples, memory and comparison out.  card: of CARDS, to forecast for beside this machine.
-    target, beside: as of `RunMonitor`.
+    whole: False leaves samples, memory and comparison out.  card: of CARDS, to forecast for beside
+    this machine. target, beside: as of `RunMonitor`.
 
-    It corrects what follows from a choice: a file of prompts sets how many there are, a language model adapters.
+    It corrects what follows from a choice: a file of prompts sets how many there are, a language
+    model adapters.
 
     Attributes: `controls`, by name; `monitor`; `started`, the runs begun so far.
     """
 
-    def __init__(self, config=None, fields=None, whole: bool = True, card: str = "T4, 16 GB", target=None, beside=None):
+    def __init__(
+        self,
+        config=None,
+        fields=None,
+        whole: bool = True,
+        card: str = "T4, 16 GB",
+        target=None,
+        beside=None,
+    ):
         self.base = first_config() if config is None else RunConfig.load(config)
         self.card, self.started, self._anyway = card, [], None
         self._known: dict[tuple, tuple] = {}
@@ -133,17 +154,30 @@ class RunForm:
         names = [*shown, *(name for name in FIELDS if fields is None and name not in shown)]
         first = first_values(self.base, names)
         self.controls = {name: FIELDS[name].make(first[name]) for name in names}
-        self._labels, self._most = field_labels(self.controls), getattr(self.controls.get("num_prompts"), "max", 0)
+        self._labels, self._most = (
+            field_labels(self.controls),
+            getattr(self.controls.get("num_prompts"), "max", 0),
+        )
         for name, control in self.controls.items():
             control.tooltip = FIELDS[name].help
             control.observe(self._changed, "value")
         if "model" in self.controls:
             self.controls["model"].observe(self._fit_to_model, "value")
-        self.line, self.file_line, self.effect_line = (ipywidgets.HTML(layout=WIDE) for _ in range(3))
-        self.bar = LiveChart(memory_fit_chart, **memory_rows({HERE: (NOTHING, 0.0), card: (NOTHING, 0.0)}))
-        self.snippet, self.effects = Snippet(title="The same as a file for python -m workbook train"), ipywidgets.VBox()
+        self.line, self.file_line, self.effect_line = (
+            ipywidgets.HTML(layout=WIDE) for _ in range(3)
+        )
+        self.bar = LiveChart(
+            memory_fit_chart, **memory_rows({HERE: (NOTHING, 0.0), card: (NOTHING, 0.0)})
+        )
+        self.snippet, self.effects = (
+            Snippet(title="The same as a file for python -m workbook train"),
+            ipywidgets.VBox(),
+        )
         self.monitor = RunMonitor(start=self.start, target=target, beside=beside)
-        samples = "Two prompts, four completions of each and their rewards; of a reward of yours, what else it pays"
+        samples = (
+            "Two prompts, four completions of each and their rewards; of a reward of yours, what"
+            " else it pays"
+        )
         self.sampled = Asked("Try it", "eye", samples, Sampling, self._checked)
         trial = "Train three batches, and tell how long all of them will take"
         self.timed = Asked("Time it", "clock-o", trial, Trial, self._checked)
@@ -153,8 +187,12 @@ class RunForm:
         self.compare_button = _button("Compare", "bar-chart", pairs, self.compare, self._say_effect)
         look = {"layout": {"flex": "1 1 auto"}, "style": {"description_width": "initial"}}
         self.earlier = ipywidgets.SelectMultiple(description="and earlier runs", rows=4, **look)
-        self.upload = ipywidgets.FileUpload(accept=",".join((*ROWS, ".py")), multiple=True, description="Upload")
-        self.upload.tooltip = "Copy your own prompts or reward to beside this notebook, and take them"
+        self.upload = ipywidgets.FileUpload(
+            accept=",".join((*ROWS, ".py")), multiple=True, description="Upload"
+        )
+        self.upload.tooltip = (
+            "Copy your own prompts or reward to beside this notebook, and take them"
+        )
         self.upload.observe(self._uploaded, "value")
         self.box = ipywidgets.VBox(self._parts(shown, whole)).add_class("workbook-form")
         self._offer()
@@ -168,9 +206,16 @@ class RunForm:
             parts.append(more)
         if not whole:
             return [*parts, self.line, self.snippet, self.monitor.box]
-        tried = [ipywidgets.HBox([self.upload, self.sampled.button, self.timed.button]), self.file_line]
+        tried = [
+            ipywidgets.HBox([self.upload, self.sampled.button, self.timed.button]),
+            self.file_line,
+        ]
         tried += [self.timed.box, self.sampled.box]
-        compared = [ipywidgets.HBox([self.compare_button, self.earlier]), self.effect_line, self.effects]
+        compared = [
+            ipywidgets.HBox([self.compare_button, self.earlier]),
+            self.effect_line,
+            self.effects,
+        ]
         return [*parts, self.line, *tried, self.monitor.box, *compared, self.bar, self.snippet]
 
     # --- what it says
@@ -184,7 +229,9 @@ class RunForm:
         return experiment(self.base, **values)
 
     def start(self):
-        """Start the run; ValueError, in a sentence, if it can't be, and once where it would not fit."""
+        """Start the run; ValueError, in a sentence, if it can't be, and once where it would not
+        fit.
+        """
         config = self._checked()
         forecasts = self._forecasts(config)
         if forecasts and forecasts[0].over > MAX_OVER:
@@ -207,7 +254,9 @@ class RunForm:
         return config
 
     def _changed(self, _=None) -> None:
-        """Check what the controls say now, and forecast it; what must be looked up first is looked up in a thread."""
+        """Check what the controls say now, and forecast it; what must be looked up first is looked
+        up in a thread.
+        """
         self._asked += 1
         self.monitor.start_button.description, self._anyway = "Start", None
         config = _or_none(self.config)
@@ -215,7 +264,9 @@ class RunForm:
             asked.look(config)
         try:
             config = self.config()
-            wrong = [problem.sentence for problem in validate(config) if problem.severity == "error"]
+            wrong = [
+                problem.sentence for problem in validate(config) if problem.severity == "error"
+            ]
         except ValueError as error:
             wrong = [str(error)]
         if wrong:
@@ -225,8 +276,12 @@ class RunForm:
         if _sources(config) in self._known:
             self._show_forecasts(config)
         else:
-            self._refuse("Looking up the model's shape and the task's longest prompt ...", error=False)
-            self._looking = threading.Thread(target=self._look_up, args=(config, self._asked), daemon=True)
+            self._refuse(
+                "Looking up the model's shape and the task's longest prompt ...", error=False
+            )
+            self._looking = threading.Thread(
+                target=self._look_up, args=(config, self._asked), daemon=True
+            )
             self._looking.start()
 
     def wait(self) -> None:
@@ -235,7 +290,9 @@ class RunForm:
             looking.join()
 
     def _look_up(self, config: RunConfig, asked: int) -> None:
-        """Look up what the forecast needs of a model and a task; the newest question alone is answered."""
+        """Look up what the forecast needs of a model and a task; the newest question alone is
+        answered.
+        """
         try:
             self._fit_to_rows(config)
             check_run(config)
@@ -261,24 +318,41 @@ class RunForm:
         self.monitor.start_button.tooltip = START if may else why_not
 
     def _forecasts(self, config: RunConfig) -> list[Forecast]:
-        """What the run needs here and on a card; nothing where that isn't known, of a model of another kind say."""
+        """What the run needs here and on a card; nothing where that isn't known, of a model of
+        another kind say.
+        """
         try:
-            return [forecast_at(place, config, *self._known[_sources(config)]) for place in (HERE, self.card)]
+            return [
+                forecast_at(place, config, *self._known[_sources(config)])
+                for place in (HERE, self.card)
+            ]
         except (KeyError, ValueError):
             return []
 
     def _show_forecasts(self, config: RunConfig) -> None:
         """Say what the run needs, and what is doubtful."""
         forecasts = self._forecasts(config)
-        lines = [notice(self._rows), *(notice(one.sentence, error=not one.fits) for one in forecasts)]
+        lines = [
+            notice(self._rows),
+            *(notice(one.sentence, error=not one.fits) for one in forecasts),
+        ]
         if forecasts:
             lines.append(notice(disk_sentence(config, forecasts[0].table)))
             self.bar.push(**memory_rows({one.place: (one.table, one.free) for one in forecasts}))
         else:
-            lines.append(notice(f"{config.policy} is of a kind whose memory can't be forecast; it can be trained."))
+            lines.append(
+                notice(
+                    f"{config.policy} is of a kind whose memory can't be forecast; it can be"
+                    " trained."
+                )
+            )
         self.bar.layout.opacity = "1" if forecasts else "0.35"
-        self.line.value = "".join([*lines, notice(*doubts(config, *self._known[_sources(config)]), error=True)])
-        self._allow_start(not forecasts or forecasts[0].over <= MAX_OVER, "It needs more than twice what is free.")
+        self.line.value = "".join(
+            [*lines, notice(*doubts(config, *self._known[_sources(config)]), error=True)]
+        )
+        self._allow_start(
+            not forecasts or forecasts[0].over <= MAX_OVER, "It needs more than twice what is free."
+        )
 
     # --- what it corrects
 
@@ -287,7 +361,9 @@ class RunForm:
         if (count := self.controls.get("num_prompts")) is None:
             return
         most = trainable_rows(config)
-        self._rows = f"{config.task.removeprefix('own:')}: {most} prompts to train on." if most else ""
+        self._rows = (
+            f"{config.task.removeprefix('own:')}: {most} prompts to train on." if most else ""
+        )
         count.max = most or self._most
         if most and "prompts" in self.controls and (batch := self.controls["prompts"]).value > most:
             batch.value = max(value for _, value in batch.options if value <= most)
@@ -322,27 +398,41 @@ class RunForm:
 
     def _offer(self) -> None:
         """Offer the files beside the notebook, and the runs that have finished."""
-        offered = {"task": [*TASKS, *map("own:{}".format, files_here(*ROWS))], "reward": rewards_here()}
+        offered = {
+            "task": [*TASKS, *map("own:{}".format, files_here(*ROWS))],
+            "reward": rewards_here(),
+        }
         for name in offered.keys() & self.controls.keys():
             self.controls[name].options = offered[name]
         chosen, mine = self.earlier.value, {run.folder.resolve() for run in self.started}
-        self.earlier.options = [(label, run) for label, run in compare.finished_runs() if run not in mine]
+        self.earlier.options = [
+            (label, run) for label, run in compare.finished_runs() if run not in mine
+        ]
         self.earlier.value = [run for _, run in self.earlier.options if run in chosen]
         self.earlier.layout.display = "" if self.earlier.options else "none"
 
     # --- comparison
 
     def compare(self) -> None:
-        """Compare finished runs, those started here and those chosen; the first one's setting is the baseline."""
+        """Compare finished runs, those started here and those chosen; the first one's setting is
+        the baseline.
+        """
         self._offer()
         runs = [*self.started, *map(load_run, self.earlier.value)]
         if not runs:
             raise ValueError("Nothing was started here; choose earlier runs, beside the button.")
         tables = compare.run_tables(runs)
-        curves, lines, chart = tables["curves"], ["One setting: change one, start again, and compare."], None
+        curves, lines, chart = (
+            tables["curves"],
+            ["One setting: change one, start again, and compare."],
+            None,
+        )
         if tables["outcomes"]["setting"].nunique() > 1:
             compared = compare.compare_settings(tables["outcomes"])
-            lines, chart = compare.effect_lines(compared["effects"]), compare.comparison_chart(curves, **compared)
+            lines, chart = (
+                compare.effect_lines(compared["effects"]),
+                compare.comparison_chart(curves, **compared),
+            )
         for old in self.effects.children:
             close(old)
         self.effects.children = (LiveChart(chart or compare.curves_chart(curves)),)
@@ -354,7 +444,8 @@ class RunForm:
     # --- on the page
 
     def _ipython_display_(self, **_) -> None:
-        show(self.box, self.bar if self.bar in self.box.children else self.monitor.chart)  # the picture that stays
+        # the picture that stays
+        show(self.box, self.bar if self.bar in self.box.children else self.monitor.chart)
 
     def close(self) -> None:
         """Take it off the page and free it; a run goes on."""
@@ -372,7 +463,9 @@ def trainable_rows(config: RunConfig) -> int:
 
 
 def try_reward(config: RunConfig) -> None:
-    """Call a reward of one's own on the first row's answer and on nothing; ValueError, in its sentence, if it fails."""
+    """Call a reward of one's own on the first row's answer and on nothing; ValueError, in its
+    sentence, if it fails.
+    """
     if config.task.startswith("own:"):
         task = get_task(config.task, **config.task_options)
         row = task.dataset(1, config.seed)[0]
@@ -387,7 +480,9 @@ def _or_none(config: Callable) -> RunConfig | None:
         return None
 
 
-def _button(name: str, icon: str, tooltip: str, act: Callable[[], None], say: Callable[[str], None]):
+def _button(
+    name: str, icon: str, tooltip: str, act: Callable[[], None], say: Callable[[str], None]
+):
     """A button that does something, and says why it could not."""
     button = ipywidgets.Button(description=name, icon=icon, tooltip=tooltip)
 

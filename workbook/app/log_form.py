@@ -1,4 +1,5 @@
-"""LogForm: a log of completions, uploaded or in a folder, and below it what training did to its tokens.
+"""LogForm: a log of completions, uploaded or in a folder, and below it what training did to its
+tokens.
 
 LogForm()                    # in a notebook, as a cell's last line
 LogForm("outputs/my-run")    # reads it at once
@@ -27,26 +28,41 @@ WIDE = {"max_width": "860px"}
 
 
 class LogForm:
-    """An upload and a path, the report on what they hold, and its tokens, step by step, rollout by rollout.
+    """An upload and a path, the report on what they hold, and its tokens, step by step, rollout by
+    rollout.
 
-    path: of a run's folder, TRL's output folder, or a file of completions, as `read_rollouts` takes it.
+    path: of a run's folder, TRL's output folder, or a file of completions, as `read_rollouts` takes
+    it.
     """
 
     def __init__(self, path: str | Path | None = None):
         self._folder = tempfile.TemporaryDirectory(prefix="workbook-log-")
         self.upload = ipywidgets.FileUpload(accept=LOGS, multiple=True, description="Upload a log")
-        self.upload.tooltip = "Completions that a run has logged: Parquet of TRL's log_completions, JSON lines, CSV"
-        look = {"layout": {"width": "420px", "max_width": "100%"}, "style": {"description_width": "110px"}}
+        self.upload.tooltip = (
+            "Completions that a run has logged: Parquet of TRL's log_completions, JSON lines, CSV"
+        )
+        look = {
+            "layout": {"width": "420px", "max_width": "100%"},
+            "style": {"description_width": "110px"},
+        }
         runs = [str(folder) for _, folder in finished_runs()]
-        self.path = ipywidgets.Combobox(options=runs, description="or its folder", continuous_update=False, **look)
+        self.path = ipywidgets.Combobox(
+            options=runs, description="or its folder", continuous_update=False, **look
+        )
         self.path.tooltip = "TRL's output folder, a run of this book, or a file of completions"
-        self.weights = ipywidgets.Text(description="weights", placeholder="a=1 b=0.5", continuous_update=False, **look)
+        self.weights = ipywidgets.Text(
+            description="weights", placeholder="a=1 b=0.5", continuous_update=False, **look
+        )
         self.weights.tooltip = "Of several reward functions, where the log does not tell them"
         self.line, self.report = ipywidgets.HTML(layout=WIDE), ipywidgets.HTML(layout=WIDE)
         self._read: str | Path = ""
         self.steps, self.tokens, self.heatmap = ipywidgets.VBox(), ipywidgets.VBox(), None
-        row = ipywidgets.Box([self.upload, self.path, self.weights], layout={"flex_flow": "row wrap"})
-        self.box = ipywidgets.VBox([row, self.line, self.report, self.steps, self.tokens]).add_class("workbook-form")
+        row = ipywidgets.Box(
+            [self.upload, self.path, self.weights], layout={"flex_flow": "row wrap"}
+        )
+        self.box = ipywidgets.VBox(
+            [row, self.line, self.report, self.steps, self.tokens]
+        ).add_class("workbook-form")
         self.upload.observe(self._uploaded, "value")
         self.path.observe(lambda change: self.read(change["new"].strip()), "value")
         self.weights.observe(lambda _: self.read(self._read), "value")
@@ -65,7 +81,9 @@ class LogForm:
             self._show("", None)
             self.line.value = notice(str(error).replace("--weights", "“weights”"), error=True)
             return
-        self.line.value = notice(f"{Path(path).name}: {table.attrs['source']['files']} file(s) read.")
+        self.line.value = notice(
+            f"{Path(path).name}: {table.attrs['source']['files']} file(s) read."
+        )
         self._show(report_html(report), self._run(path) or table)
 
     def _run(self, path: str | Path):
@@ -79,7 +97,12 @@ class LogForm:
     def _show(self, text: str, source) -> None:
         for old in (*self.steps.children, *self.tokens.children):
             close(old)
-        self.report.value, self.steps.children, self.tokens.children, self.heatmap = text, (), (), None
+        self.report.value, self.steps.children, self.tokens.children, self.heatmap = (
+            text,
+            (),
+            (),
+            None,
+        )
         if source is None:
             return
         if not isinstance(source, pd.DataFrame):
@@ -88,7 +111,9 @@ class LogForm:
         steps = sorted(source["step"].unique().tolist())
         if len(steps) > 1:
             chosen = menu(steps[-1], steps, "step")
-            chosen.observe(lambda change: self._show_tokens(source[source["step"] == change["new"]]), "value")
+            chosen.observe(
+                lambda change: self._show_tokens(source[source["step"] == change["new"]]), "value"
+            )
             self.steps.children = (chosen,)
         self._show_tokens(source[source["step"] == steps[-1]])
 
@@ -106,7 +131,8 @@ class LogForm:
 
     def _uploaded(self, change) -> None:
         """Keep the files, and read them: one by itself, several as a folder."""
-        folder = Path(tempfile.mkdtemp(dir=self._folder.name), "uploads")  # as the status line calls them
+        # as the status line calls them
+        folder = Path(tempfile.mkdtemp(dir=self._folder.name), "uploads")
         folder.mkdir()
         for file in change["new"]:
             (folder / Path(file["name"]).name).write_bytes(bytes(file["content"]))
@@ -133,16 +159,24 @@ def parse_weights(text: str) -> dict[str, float] | None:
     {'accuracy': 1.0, 'format': 0.5}
     """
     try:
-        return {name: float(number) for name, number in (part.split("=") for part in text.split())} or None
+        return {
+            name: float(number) for name, number in (part.split("=") for part in text.split())
+        } or None
     except ValueError:
-        raise ValueError(f"weights {text!r} must be name=number with spaces between them, e.g. a=1 b=0.5.") from None
+        raise ValueError(
+            f"weights {text!r} must be name=number with spaces between them, e.g. a=1 b=0.5."
+        ) from None
 
 
 def report_html(report: Report) -> str:
-    """A report as HTML, in which a log's text is text: what to do first, in bold, then what was found."""
+    """A report as HTML, in which a log's text is text: what to do first, in bold, then what was
+    found.
+    """
     first, counts, *lines = report_text(report).split("\n")
     items = "".join(f"<li>{escape(line[2:])}</li>" for line in lines if line.startswith("- "))
-    then = "".join(f"<li>{escape(line.split('. ', 1)[1])}</li>" for line in lines if line[:1].isdigit())
+    then = "".join(
+        f"<li>{escape(line.split('. ', 1)[1])}</li>" for line in lines if line[:1].isdigit()
+    )
     after = f"<p>Then:</p><ol>{then}</ol>" if then else ""
     head = f"<p><b>{escape(first)}</b></p><p>{escape(counts)}</p>"
     return f'<div style="line-height: 1.4">{head}<ul>{items}</ul>{after}</div>'

@@ -1,8 +1,8 @@
 """RunMonitor: watch a run that trains in another process, stop it, resume it, or start one.
 
-A thread reads the run's folder and sets traits of widgets already on the page; it never prints and never displays,
-which from a thread would land in the wrong cell. The thread ends with the run, and the run needs neither this kernel
-nor this page, so a new monitor finds it again.
+A thread reads the run's folder and sets traits of widgets already on the page; it never prints and
+never displays, which from a thread would land in the wrong cell. The thread ends with the run, and
+the run needs neither this kernel nor this page, so a new monitor finds it again.
 """
 
 import asyncio
@@ -28,15 +28,20 @@ TEXT = "font-family: monospace; overflow-wrap: anywhere; unicode-bidi: isolate; 
 
 
 class RunMonitor:
-    """A run's curves, state, progress, diagnosis and newest completions, live, with Stop, Resume and, where it may,
-    Start. A click on a point of the curve shows that step's rollouts, if the run records its tokens.
+    """A run's curves, state, progress, diagnosis and newest completions, live, with Stop, Resume
+    and, where it may, Start. A click on a point of the curve shows that step's rollouts, if the run
+    records its tokens.
 
-    run: what to watch, a `workbook.training.Run`, also one that another kernel began: RunMonitor(latest_run("chain")).
-    start: a callable that begins a run, for the Start button; the new run is drawn beside the one before.
-    target: a reward to draw a line at.  beside: metrics of other runs with a column run, their names.
+    run: what to watch, a `workbook.training.Run`, also one that another kernel began:
+    RunMonitor(latest_run("chain")).
+    start: a callable that begins a run, for the Start button; the new run is drawn beside the one
+    before.
+    target: a reward to draw a line at.  beside: metrics of other runs with a column run, their
+    names.
     interval: seconds between two readings of the run's folder.
 
-    `await monitor` waits for the run's end while the buttons answer.  ValueError where there is neither run nor start.
+    `await monitor` waits for the run's end while the buttons answer.  ValueError where there is
+    neither run nor start.
     """
 
     def __init__(
@@ -48,26 +53,47 @@ class RunMonitor:
         interval: float = 0.5,
     ):
         if run is None and start is None:
-            raise ValueError("RunMonitor needs run=, a run to watch, or start=, a function that begins one.")
+            raise ValueError(
+                "RunMonitor needs run=, a run to watch, or start=, a function that begins one."
+            )
         self.run, self._start, self.beside = run, start, beside
-        self.label, self.started, self.interval = "your run 1" if run is None else "this run", 0, interval
+        self.label, self.started, self.interval = (
+            "your run 1" if run is None else "this run",
+            0,
+            interval,
+        )
         self._metrics, self._total, self._seen = NOTHING, 0, None
         self._handle = self._thread = self._heatmap = None
         look = {"legend": beside is not None or start is not None, "target": target}
-        self.chart = LiveChart(lambda rows, frame: monitor_chart(rows, frame, **look), **self._tables(0))
+        self.chart = LiveChart(
+            lambda rows, frame: monitor_chart(rows, frame, **look), **self._tables(0)
+        )
         self.chart.on_click(self._clicked)
         self.progress = ipywidgets.IntProgress(min=0, max=1, layout={"width": "320px"})
-        self.line, self.diagnosis = (ipywidgets.HTML(layout={"max_width": "860px"}) for _ in range(2))
+        self.line, self.diagnosis = (
+            ipywidgets.HTML(layout={"max_width": "860px"}) for _ in range(2)
+        )
         self.rollouts = ipywidgets.VBox(layout={"max_width": "860px"})
-        scrolls = {"max_height": "220px", "overflow": "auto", "border": "1px solid #999", "padding": "4px"}
+        scrolls = {
+            "max_height": "220px",
+            "overflow": "auto",
+            "border": "1px solid #999",
+            "padding": "4px",
+        }
         self.completions = ipywidgets.HTML(layout={"max_width": "860px"} | scrolls)
         self.completions.tabbable = True  # what scrolls is reached by keys
         self.start_button = self._button("Start", "play", self.start, button_style="primary")
-        self.stop_button = self._button("Stop", "stop", self.stop, tooltip="Stop after the step in hand")
-        self.resume_button = self._button("Resume", "play", self.resume, tooltip="Go on from its checkpoint")
+        self.stop_button = self._button(
+            "Stop", "stop", self.stop, tooltip="Stop after the step in hand"
+        )
+        self.resume_button = self._button(
+            "Resume", "play", self.resume, tooltip="Go on from its checkpoint"
+        )
         buttons = [self.stop_button, self.resume_button, self.progress]
         controls = ipywidgets.HBox([self.start_button, *buttons] if start else buttons)
-        self.box = ipywidgets.VBox([controls, self.line, self.chart, self.diagnosis, self.rollouts, self.completions])
+        self.box = ipywidgets.VBox(
+            [controls, self.line, self.chart, self.diagnosis, self.rollouts, self.completions]
+        )
         self.box.add_class("workbook-monitor")
         self._answer(self._look)
 
@@ -80,17 +106,22 @@ class RunMonitor:
 
     def close(self) -> None:
         """Take it off the page and free it; the run goes on."""
-        for widget in (*self.rollouts.children, self.box, self.start_button):  # the box may be without Start
+        # the box may be without Start
+        for widget in (*self.rollouts.children, self.box, self.start_button):
             close(widget)
         self._heatmap = None
 
     def start(self) -> None:
-        """Begin a new run and watch it; the one before becomes a curve beside it. Nothing while one is going on."""
+        """Begin a new run and watch it; the one before becomes a curve beside it. Nothing while one
+        is going on.
+        """
         if self.run is not None and self.run.status()["state"] not in ENDED:
             return
         run = self._start()
         if len(self._metrics):
-            self.beside = pd.concat([self.beside, self._metrics.assign(run=self.label)], ignore_index=True)
+            self.beside = pd.concat(
+                [self.beside, self._metrics.assign(run=self.label)], ignore_index=True
+            )
         self.run, self.started = run, self.started + 1
         self.label = f"your run {self.started}"
         self._metrics, self._total, self._seen = NOTHING, 0, None
@@ -103,15 +134,20 @@ class RunMonitor:
             self._look()
 
     def resume(self) -> None:
-        """Let a stopped run go on from its newest checkpoint, and watch it; one that already does is only watched."""
+        """Let a stopped run go on from its newest checkpoint, and watch it; one that already does
+        is only watched.
+        """
         if self.run.status()["state"] in ENDED:
             self.run.resume()
         self._follow()
 
     def show_step(self, step: int) -> None:
-        """Show the rollouts of a step, or of the nearest that was recorded; ValueError if the run records no tokens."""
+        """Show the rollouts of a step, or of the nearest that was recorded; ValueError if the run
+        records no tokens.
+        """
         if self._heatmap is None or self._heatmap.run is not self.run:
-            from workbook.views.heatmap import TokenHeatmap  # it brings what explains a token, which a curve needs not
+            # it brings what explains a token, which a curve needs not
+            from workbook.views.heatmap import TokenHeatmap
 
             before, self._heatmap = self.rollouts.children, TokenHeatmap(self.run)
             self.rollouts.children = (self._heatmap,)
@@ -120,11 +156,16 @@ class RunMonitor:
         self._heatmap.show_step(step)
 
     def _clicked(self, row: dict) -> None:
-        if row.get("mine") and isinstance(row.get("step"), int | float) and hasattr(self.run, "token_steps"):
+        if (
+            row.get("mine")
+            and isinstance(row.get("step"), int | float)
+            and hasattr(self.run, "token_steps")
+        ):
             self._answer(lambda: self.show_step(int(row["step"])))
 
     async def until(self, step: float = float("inf")) -> dict:
-        """Wait until the run has reached a step, or ended, and return its status; buttons answer meanwhile.
+        """Wait until the run has reached a step, or ended, and return its status; buttons answer
+        meanwhile.
 
         Interrupting the kernel stops the run, too.  Raises RuntimeError if the run failed.
         """
@@ -164,9 +205,12 @@ class RunMonitor:
             self._show_line(f"The run can't be read: {error}", error=True)
 
     def _look(self) -> bool:
-        """Bring everything on the page up to date; True once the run has ended, or if there is none yet."""
+        """Bring everything on the page up to date; True once the run has ended, or if there is none
+        yet.
+        """
         status = self.run.status() if self.run is not None else dict(UNSTARTED)
-        self._total = status["total"] = status["total"] or self._total  # a run that starts again knows it only later
+        # a run that starts again knows it only later
+        self._total = status["total"] = status["total"] or self._total
         state, ended = status["state"], status["state"] in ENDED
         empty = self.run is None and self.beside is None
         for part in (self.chart, self.completions, self.progress):  # nothing ran so far
@@ -219,7 +263,10 @@ def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str
         return f"{state}: {message}"
     seconds = metrics["step_time"] if "step_time" in metrics else pd.Series(dtype=float)
     done = status["step"] if len(seconds) else 0
-    return f"running: step {pace(done, status['total'], done * seconds.mean(), seconds.tail(20).mean())}. {message}"
+    return (
+        "running: step"
+        f" {pace(done, status['total'], done * seconds.mean(), seconds.tail(20).mean())}. {message}"
+    )
 
 
 def completions_html(samples: pd.DataFrame) -> str:
@@ -243,7 +290,8 @@ def completions_html(samples: pd.DataFrame) -> str:
 
 MAX_POINTS = 300  # of one curve
 RESIDUALS = ("cancellation/weight_residual", "cancellation/batch_residual")
-SMALL, GAP, AXIS = 204, 14, 44  # widths: of a small panel, between two, and of an axis with its labels
+# widths: of a small panel, between two, and of an axis with its labels
+SMALL, GAP, AXIS = 204, 14, 44
 
 
 class Panel(NamedTuple):
@@ -258,22 +306,29 @@ PANELS = {
     "gradient norm": Panel("gradient norm", ("grad_norm",), ".3g", 0.01),
     "entropy": Panel("entropy (nats)", ("entropy",), ".3f", 0.1),
     "residual": Panel("cancellation residual", RESIDUALS, ".2f", 1),
-    "clipped": Panel("clipped share of tokens", ("cancellation/clipped", "clip_ratio/region_mean"), ".1%", 0.1),
+    "clipped": Panel(
+        "clipped share of tokens", ("cancellation/clipped", "clip_ratio/region_mean"), ".1%", 0.1
+    ),
     "speed": Panel("tokens per second", ("tokens_per_second",), ",.0f", 10),
     "memory": Panel("peak memory (MiB)", ("peak_memory_mib",), ",.0f", 10),
 }
 
 
 def monitor_table(metrics: pd.DataFrame, max_points: int = MAX_POINTS) -> pd.DataFrame:
-    """What a run has logged as rows (step, panel, value); of a longer run than max_points every k-th row.
+    """What a run has logged as rows (step, panel, value); of a longer run than max_points every
+    k-th row.
 
-    Speed: tokens of a generation batch, prompts included, over the seconds of its optimizer steps so far.
+    Speed: tokens of a generation batch, prompts included, over the seconds of its optimizer steps
+    so far.
     """
     require(metrics, ("step", "reward"), "monitor_table")
     logged, tables = metrics.assign(tokens_per_second=float("nan")), []
     if {"num_tokens", "step_time"} <= set(metrics):
-        sampled = metrics["num_tokens"].dropna()  # a running total, logged where a batch was sampled
-        seconds = metrics.groupby(metrics["num_tokens"].notna().cumsum())["step_time"].transform("sum")
+        # a running total, logged where a batch was sampled
+        sampled = metrics["num_tokens"].dropna()
+        seconds = metrics.groupby(metrics["num_tokens"].notna().cumsum())["step_time"].transform(
+            "sum"
+        )
         logged["tokens_per_second"] = sampled.diff().fillna(sampled) / seconds.loc[sampled.index]
     for name, panel in PANELS.items():
         column = next((column for column in panel.columns if column in logged), None)
@@ -281,11 +336,14 @@ def monitor_table(metrics: pd.DataFrame, max_points: int = MAX_POINTS) -> pd.Dat
             table = logged[["step", column]].set_axis(["step", "value"], axis=1).dropna()
             every = -(-len(table) // max_points) or 1
             tables.append(table.iloc[::-1].iloc[::every].iloc[::-1].assign(panel=name))
-    return pd.concat(tables, ignore_index=True)[["step", "panel", "value"]].astype({"step": float, "value": float})
+    return pd.concat(tables, ignore_index=True)[["step", "panel", "value"]].astype(
+        {"step": float, "value": float}
+    )
 
 
 def monitor_frame(table: pd.DataFrame, total: int = 0, label: str = "") -> pd.DataFrame:
-    """What surrounds the curves of a `monitor_table`: panel, run, step, reach, newest; two rows each.
+    """What surrounds the curves of a `monitor_table`: panel, run, step, reach, newest; two rows
+    each.
 
     Axes reach from the first row's (step, reach) to the second's at least; newest is text.
     """
@@ -295,14 +353,23 @@ def monitor_frame(table: pd.DataFrame, total: int = 0, label: str = "") -> pd.Da
     for name, panel in PANELS.items():
         text = format(newest[name], panel.form) if name in newest else ""
         rows.append({"panel": name, "step": 0, "reach": 0.0, "newest": text})
-        rows.append({"panel": name, "step": max(total, last) or 10, "reach": float(panel.top), "newest": ""})
+        rows.append(
+            {"panel": name, "step": max(total, last) or 10, "reach": float(panel.top), "newest": ""}
+        )
     return pd.DataFrame(rows).assign(run=label)
 
 
-def monitor_rows(metrics: pd.DataFrame, label: str, beside: pd.DataFrame | None = None) -> pd.DataFrame:
-    """`monitor_table` of this run, called `label`, and of those beside it: columns run and mine as well."""
+def monitor_rows(
+    metrics: pd.DataFrame, label: str, beside: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """`monitor_table` of this run, called `label`, and of those beside it: columns run and mine as
+    well.
+    """
     others = [] if beside is None else printable_table(beside).groupby("run", sort=False)
-    tables = [monitor_table(table.drop(columns="run")).assign(run=name, mine=False) for name, table in others]
+    tables = [
+        monitor_table(table.drop(columns="run")).assign(run=name, mine=False)
+        for name, table in others
+    ]
     tables.append(monitor_table(metrics).assign(run=label, mine=True))
     return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
 
@@ -310,40 +377,62 @@ def monitor_rows(metrics: pd.DataFrame, label: str, beside: pd.DataFrame | None 
 def monitor_chart(
     rows: pd.DataFrame, frame: pd.DataFrame, legend: bool = False, target: float | None = None
 ) -> alt.VConcatChart:
-    """Reward large, the other panels small below it: `rows` of `monitor_rows` within the `frame` of `monitor_frame`.
+    """Reward large, the other panels small below it: `rows` of `monitor_rows` within the `frame` of
+    `monitor_frame`.
 
-    legend: name the runs.  target: a reward to draw a line at.  The spec depends on these alone: a run is rows.
+    legend: name the runs.  target: a reward to draw a line at.  The spec depends on these alone: a
+    run is rows.
     """
     first, *others = PANELS
     wide = 3 * SMALL + 2 * (GAP + AXIS + 6)
-    small = [_panel(rows, frame, name, SMALL, 80, legend, axis=i > 2) for i, name in enumerate(others)]
+    small = [
+        _panel(rows, frame, name, SMALL, 80, legend, axis=i > 2) for i, name in enumerate(others)
+    ]
     below = alt.concat(*small, columns=3, spacing={"column": GAP, "row": 14})
     aim = [] if target is None else references([(target, f"aim {target:g}")], 0)
     chart = alt.vconcat(_panel(rows, frame, first, wide, 170, legend, over=aim), below)
     curves = ", ".join(panel.title for panel in PANELS.values())
     title = alt.TitleParams("What the run has logged", anchor="start", offset=8)
-    return chart.properties(title=title, description=f"What the run has logged, by optimizer step: {curves}.")
+    return chart.properties(
+        title=title, description=f"What the run has logged, by optimizer step: {curves}."
+    )
 
 
-def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: bool = True, over=()) -> alt.LayerChart:
-    """A panel with its newest value at the upper right, within axes that the frame's invisible points keep open."""
+def _panel(
+    rows, frame, name: str, width: int, height: int, legend: bool, axis: bool = True, over=()
+) -> alt.LayerChart:
+    """A panel with its newest value at the upper right, within axes that the frame's invisible
+    points keep open.
+    """
     here, form = alt.datum.panel == name, PANELS[name].form
     whole = "datum.value % 1 ? '' : format(datum.value, ',d')"  # there are no half steps
     step = alt.X("step:Q", title="optimizer step" if axis else None).scale(nice=False)
     step = step.axis(labelExpr=whole, tickMinStep=1, grid=False)
     ticks = {",.0f": ",.0f", ".1%": "~%"}.get(form, "~g")
-    value = alt.Y("value:Q", title=None).axis(tickCount=height / 30, format=ticks, minExtent=AXIS, maxExtent=AXIS)
-    names = alt.Legend(title=None, orient="bottom", symbolOpacity=1, columns=2, labelLimit=340) if legend else None
+    value = alt.Y("value:Q", title=None).axis(
+        tickCount=height / 30, format=ticks, minExtent=AXIS, maxExtent=AXIS
+    )
+    names = (
+        alt.Legend(title=None, orient="bottom", symbolOpacity=1, columns=2, labelLimit=340)
+        if legend
+        else None
+    )
     color = alt.Color("run:N", legend=names).scale(range=SERIES)
     points = lines = alt.Chart(rows).transform_filter(here).encode(x=step, y=value, color=color)
     if name != "reward":  # the newest point alone
         points = lines.transform_joinaggregate(last="max(step)", groupby=["run"])
         points = points.transform_filter("datum.step == datum.last")
     thick = alt.StrokeWidth(condition={"test": "datum.mine", "value": 2.4}, value=1.2)
-    shown = [alt.Tooltip("run:N"), alt.Tooltip("step:Q"), alt.Tooltip("value:Q", format=form, title=name)]
+    shown = [
+        alt.Tooltip("run:N"),
+        alt.Tooltip("step:Q"),
+        alt.Tooltip("value:Q", format=form, title=name),
+    ]
     around = alt.Chart(frame).transform_filter(here)
     newest = around.mark_text(align="right", fontWeight="bold", aria=False)
-    open_axes = around.mark_point(opacity=0, aria=False).encode(x=step, y=alt.Y("reach:Q"), color=color)
+    open_axes = around.mark_point(opacity=0, aria=False).encode(
+        x=step, y=alt.Y("reach:Q"), color=color
+    )
     layers = [
         open_axes,
         lines.mark_line(strokeJoin="round").encode(strokeWidth=thick, detail=["run:N", "mine:N"]),
@@ -351,5 +440,13 @@ def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: 
         newest.encode(x=alt.XValue("width"), y=alt.YValue(-15), text=alt.Text("newest:N")),
         *over,
     ]
-    look = {"anchor": "start", "frame": "group", "fontSize": 12, "fontWeight": "normal", "offset": -9}
-    return alt.layer(*layers).properties(width=width, height=height, title=alt.TitleParams(PANELS[name].title, **look))
+    look = {
+        "anchor": "start",
+        "frame": "group",
+        "fontSize": 12,
+        "fontWeight": "normal",
+        "offset": -9,
+    }
+    return alt.layer(*layers).properties(
+        width=width, height=height, title=alt.TitleParams(PANELS[name].title, **look)
+    )

@@ -1,11 +1,14 @@
-"""What training did to the tokens of a run, by its logged rollouts and metrics: findings, warnings and text.
+"""What training did to the tokens of a run, by its logged rollouts and metrics: findings, warnings
+and text.
 
-A token's push is -d loss / d logp = weight * advantage. Opposite pushes on the same token cancel: of a set of tokens,
+A token's push is -d loss / d logp = weight * advantage. Opposite pushes on the same token cancel:
+of a set of tokens,
 
     cancelled = 1 - |sum of push| / sum of |push|        0 = all push one way, 1 = nothing is left
 
-Letters: a group is the rollouts of one prompt in one step; a place is a token at a position of a group, in all of its
-rollouts that have that token there. What a log does not have is in `Report.missing`, with how to get it.
+Letters: a group is the rollouts of one prompt in one step; a place is a token at a position of a
+group, in all of its rollouts that have that token there. What a log does not have is in
+`Report.missing`, with how to get it.
 """
 
 from dataclasses import dataclass, field
@@ -17,16 +20,29 @@ from workbook.rollouts.token_files import STOPS
 from workbook.statistics import Interval, t_interval
 from workbook.theory.choices import SIGNS
 
-GROUP, ROLLOUT, PLACE = ["step", "group"], ["step", "group", "rollout"], ["step", "group", "position", "token"]
-SHARED = ("same token at the same position", "same token elsewhere, under both signs", "under one sign only")
+GROUP, ROLLOUT, PLACE = (
+    ["step", "group"],
+    ["step", "group", "rollout"],
+    ["step", "group", "position", "token"],
+)
+SHARED = (
+    "same token at the same position",
+    "same token elsewhere, under both signs",
+    "under one sign only",
+)
 ROUNDING = 1e-6  # of the sum of |push|, which files hold in float32
 MIN_CHANGE = 1e-4  # nats; a token of probability 1 moves by rounding alone
-MIN_SAMPLE = 6  # groups or steps below which a t interval says more about its assumptions than about the data
+# groups or steps below which a t interval says more about its assumptions than about the data
+MIN_SAMPLE = 6
 BOUNDS = {  # of the warnings: they stand where a number is as large
-    "lost": 0.5,  # groups: half of all sampling bought nothing; DAPO (arXiv 2503.14476) resamples such groups
+    # groups: half of all sampling bought nothing; DAPO (arXiv 2503.14476) resamples such groups
+    "lost": 0.5,
     "repeats": 0.25,  # rollouts: a repeated one adds no comparison, and its tokens' pushes add up
-    "clipped": 0.1,  # sum |advantage|, or tokens: on-policy nothing is clipped, and PPO's usual share is a few per cent
-    "truncated": 0.05,  # rollouts or advantage: masked rollouts keep their part in the group's mean, so sums are off 0
+    # sum |advantage|, or tokens: on-policy nothing is clipped, and PPO's usual share is a few per
+    # cent
+    "clipped": 0.1,
+    # rollouts or advantage: masked rollouts keep their part in the group's mean, so sums are off 0
+    "truncated": 0.05,
     "stays": 0.05,  # push: a twentieth of what should have cancelled
     "equal": 0.05,
     "against": 0.4,  # pushed tokens: with 0.5 a token's own push has no say in where it goes
@@ -35,8 +51,9 @@ BOUNDS = {  # of the warnings: they stand where a number is as large
     "few": 1.0,
 }
 NO_IDS = (
-    "The log has no token ids, so nothing is said of tokens or of what cancels: add workbook.log_ids to a plain "
-    "GRPOTrainer's reward_funcs, with weight 0, or train with record_tokens: 10 (plain TRL: a TokenRecord)."
+    "The log has no token ids, so nothing is said of tokens or of what cancels: add"
+    " workbook.log_ids to a plain GRPOTrainer's reward_funcs, with weight 0, or train with"
+    " record_tokens: 10 (plain TRL: a TokenRecord)."
 )
 MIN_GROUPS = 30  # groups, for which a share of one half has a standard error of 0.09
 WARNINGS = """
@@ -63,12 +80,16 @@ few: There are {groups} groups only, so every share here is rough. Log more step
 class Report:
     """Findings; tables are empty, and numbers NaN, where `missing` says what was not there.
 
-    counts: steps, groups, rollouts, tokens or words.  groups: a row per group: size, signal (has an advantage), reward
-    ("highest", "lowest" or "one" of one without).  signal: share of groups with an advantage.  tokens: a row per token
-    text: count, up, down, net, total, cancelled.  shared: a row per class of SHARED: tokens, push, cancelled (shares).
-    stopped: share of sum |advantage| by reason.  residual: of places in all rollouts of a group, and what equal weights
-    would leave.  against: share of moved tokens that moved against their push.  lengths: mean tokens (words) by sign.
-    repeats: share of rollouts equal to another of their group.  metrics: as `read_metrics` has them.
+    counts: steps, groups, rollouts, tokens or words.  groups: a row per group: size, signal (has an
+    advantage), reward ("highest", "lowest" or "one" of one without).  signal: share of groups with
+    an advantage.  tokens: a row per token
+    text: count, up, down, net, total, cancelled.  shared: a row per class of SHARED: tokens, push,
+    cancelled (shares).
+    stopped: share of sum |advantage| by reason.  residual: of places in all rollouts of a group,
+    and what equal weights would leave.  against: share of moved tokens that moved against their
+    push.  lengths: mean tokens (words) by sign.
+    repeats: share of rollouts equal to another of their group.  metrics: as `read_metrics` has
+    them.
     """
 
     counts: dict[str, int]
@@ -89,19 +110,25 @@ class Report:
 def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) -> Report:
     """Measure a token table: one of `read_rollouts`, or of a run's `tokens(step)`.
 
-    metrics: as `read_metrics` returns them.  Raises ValueError for a table without the columns group, rollout,
-    position, token, or without both reward and advantage.
+    metrics: as `read_metrics` returns them.  Raises ValueError for a table without the columns
+    group, rollout, position, token, or without both reward and advantage.
     """
     rows, notes = _prepare(table)
     source = table.attrs.get("source", {})
     grouped = source.get("groups") != "none" and rows.groupby(GROUP)["rollout"].nunique().max() > 1
-    missing = {} if grouped else {"groups": "No two rollouts are known to be of one prompt; log a column group."}
+    missing = (
+        {}
+        if grouped
+        else {"groups": "No two rollouts are known to be of one prompt; log a column group."}
+    )
     counted = "words" if source.get("tokens") == "words" else "tokens"
     if not (ids := source.get("tokens") not in ("words", "cut anew")):
         missing["ids"] = NO_IDS
     for name in ("stopped", "logp_after"):
         if name not in rows:
-            missing[name] = f"The log has no column {name}; train with record_tokens: 10, or log the column."
+            missing[name] = (
+                f"The log has no column {name}; train with record_tokens: 10, or log the column."
+            )
     groups = _groups(rows) if grouped else pd.DataFrame()
     size, units = rows["advantage"].abs(), rows.drop_duplicates(ROLLOUT)
     stopped, against, repeats = pd.Series(dtype=float), np.nan, np.nan
@@ -115,7 +142,11 @@ def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) ->
     if grouped:
         texts = rows.groupby(ROLLOUT)["token"].agg(lambda tokens: hash(tuple(tokens.cat.codes)))
         repeats = float(texts.reset_index().duplicated([*GROUP, "token"]).mean())
-    lengths = rows.groupby(ROLLOUT).agg(length=("position", "size"), a=("advantage", "sum")).query("a != 0")
+    lengths = (
+        rows.groupby(ROLLOUT)
+        .agg(length=("position", "size"), a=("advantage", "sum"))
+        .query("a != 0")
+    )
     counts = (rows["step"].nunique(), len(units.drop_duplicates(GROUP)), len(units), len(rows))
     return Report(
         counts=dict(zip(("steps", "groups", "rollouts", counted), counts, strict=True)),
@@ -135,21 +166,30 @@ def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) ->
 
 
 def _prepare(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The table with step, advantage, push and sign in every row, and a sentence for each that was made."""
+    """The table with step, advantage, push and sign in every row, and a sentence for each that was
+    made.
+    """
     if lacking := [name for name in ("group", "rollout", "position", "token") if name not in table]:
-        raise ValueError(f"a report needs the column {lacking[0]}; the table has {', '.join(table.columns)}.")
+        raise ValueError(
+            f"a report needs the column {lacking[0]}; the table has {', '.join(table.columns)}."
+        )
     rows, notes = table.reset_index(drop=True).copy(), []
     rows.attrs = {}
     if "step" not in rows:
         rows["step"] = 0
     if "advantage" not in rows or rows["advantage"].isna().all():
         if "reward" not in rows or rows["reward"].isna().all():
-            raise ValueError("a report needs the column reward or advantage; the table has neither.")
+            raise ValueError(
+                "a report needs the column reward or advantage; the table has neither."
+            )
         reward = rows.groupby(ROLLOUT)["reward"].first().astype(float)
         centred = reward - reward.groupby(level=[0, 1]).transform("mean")
-        centred[reward.groupby(level=[0, 1]).transform(np.ptp) == 0] = 0.0  # a mean of equals may be off by a rounding
+        # a mean of equals may be off by a rounding
+        centred[reward.groupby(level=[0, 1]).transform(np.ptp) == 0] = 0.0
         rows["advantage"] = centred.reindex(pd.MultiIndex.from_frame(rows[ROLLOUT])).to_numpy()
-        notes.append("The log has no advantages: they are each rollout's reward minus its group's mean.")
+        notes.append(
+            "The log has no advantages: they are each rollout's reward minus its group's mean."
+        )
     if "push" not in rows or rows["push"].isna().all():
         rows["push"] = rows["advantage"].astype(float)
         notes.append("The log has no weights as trained: a push here is the advantage.")
@@ -170,14 +210,18 @@ def _groups(rows: pd.DataFrame) -> pd.DataFrame:
     rewards = rows.groupby(GROUP)["reward"].agg(["min", "max"]).reset_index()
     low, high = rows["reward"].min(), rows["reward"].max()
     one = np.select([rewards["max"] == low, rewards["min"] == high], ["lowest", "highest"], "one")
-    return table.assign(reward=np.where(table["signal"] | rewards["min"].isna(), "", one if low < high else "one"))
+    return table.assign(
+        reward=np.where(table["signal"] | rewards["min"].isna(), "", one if low < high else "one")
+    )
 
 
 def _signal_share(groups: pd.DataFrame) -> Interval:
     """The share of groups with signal; its interval is over steps, or over groups if steps are few."""
     steps = groups.groupby("step")["signal"].mean()
     units = (steps if len(steps) >= MIN_SAMPLE else groups["signal"]).to_numpy(float)
-    interval = t_interval(units) if len(units) >= MIN_SAMPLE else Interval(units.mean(), np.nan, np.nan)
+    interval = (
+        t_interval(units) if len(units) >= MIN_SAMPLE else Interval(units.mean(), np.nan, np.nan)
+    )
     return Interval(interval.mean, *np.clip(interval[1:], 0.0, 1.0))
 
 
@@ -189,15 +233,20 @@ def _pushed_tokens(rows: pd.DataFrame) -> pd.DataFrame:
     table["net"], table["total"] = table["up"] + table["down"], table["up"] - table["down"]
     table.loc[table["net"].abs() < ROUNDING * table["total"], "net"] = 0.0
     table["cancelled"] = _cancelled(table["net"].abs(), table["total"])
-    return table.astype({"token": str}).sort_values(["total", "count"], ascending=False, ignore_index=True)
+    return table.astype({"token": str}).sort_values(
+        ["total", "count"], ascending=False, ignore_index=True
+    )
 
 
 def _shared_tokens(rows: pd.DataFrame) -> pd.DataFrame:
     """How much of |push| cancels inside groups, by the first class of SHARED that fits a token."""
     place, word = (
-        rows.groupby(names, observed=True, sort=False).ngroup().to_numpy() for names in (PLACE, [*GROUP, "token"])
+        rows.groupby(names, observed=True, sort=False).ngroup().to_numpy()
+        for names in (PLACE, [*GROUP, "token"])
     )
-    both = (np.bincount(word, rows["sign"] > 0)[word] > 0) & (np.bincount(word, rows["sign"] < 0)[word] > 0)
+    both = (np.bincount(word, rows["sign"] > 0)[word] > 0) & (
+        np.bincount(word, rows["sign"] < 0)[word] > 0
+    )
     classes = np.select([np.bincount(place)[place] > 1, both], [0, 1], 2)
     push, table = rows["push"].to_numpy(), []
     for number, unit in enumerate((place, word, word)):
@@ -213,16 +262,25 @@ def _shared_tokens(rows: pd.DataFrame) -> pd.DataFrame:
 def _whole_residual(rows: pd.DataFrame) -> tuple[float, float]:
     """|sum of push| / sum of |push| of places that all rollouts of a group have, and with equal weights.
 
-    With equal weights it is 0 if the step holds the whole group, its advantages centred (D1 of arXiv 2604.13088).
+    With equal weights it is 0 if the step holds the whole group, its advantages centred (D1 of
+    arXiv 2604.13088).
     """
     sizes = rows.groupby(GROUP)["rollout"].nunique()
     parts = rows.assign(absolute=rows["push"].abs(), a=rows["advantage"], b=rows["advantage"].abs())
     places = parts.groupby(PLACE, observed=True).agg(
-        n=("rollout", "nunique"), net=("push", "sum"), total=("absolute", "sum"), a=("a", "sum"), b=("b", "sum")
+        n=("rollout", "nunique"),
+        net=("push", "sum"),
+        total=("absolute", "sum"),
+        a=("a", "sum"),
+        b=("b", "sum"),
     )
     places = places[(places["n"] > 1) & (places["total"] > 0)].reset_index()
-    whole = places[places["n"].to_numpy() == sizes.reindex(pd.MultiIndex.from_frame(places[GROUP])).to_numpy()]
-    return float((whole["net"].abs() / whole["total"]).mean()), float((whole["a"].abs() / whole["b"]).mean())
+    whole = places[
+        places["n"].to_numpy() == sizes.reindex(pd.MultiIndex.from_frame(places[GROUP])).to_numpy()
+    ]
+    return float((whole["net"].abs() / whole["total"]).mean()), float(
+        (whole["a"].abs() / whole["b"]).mean()
+    )
 
 
 def _cancelled(net, total):
@@ -231,15 +289,23 @@ def _cancelled(net, total):
 
 
 def report_warnings(report: Report) -> list[str]:
-    """What is out of order, each with what to change, in the order of WARNINGS: the first is the first thing to do."""
+    """What is out of order, each with what to change, in the order of WARNINGS: the first is the
+    first thing to do.
+    """
     (residual, equal), groups = report.residual, len(report.groups)
-    advice = "Raise the temperature, sample larger groups, or pick prompts that the policy solves now and then."
+    advice = (
+        "Raise the temperature, sample larger groups, or pick prompts that the policy solves now"
+        " and then."
+    )
     if groups:
         best, worst = ((report.groups["reward"] == name).mean() for name in ("highest", "lowest"))
         if best > 2 * worst:
             advice = f"{best:.0%} have the highest reward throughout: pick harder prompts."
         elif worst > 2 * best:
-            advice = f"{worst:.0%} have the lowest reward throughout: pick easier prompts, or sample larger groups."
+            advice = (
+                f"{worst:.0%} have the lowest reward throughout: pick easier prompts, or sample"
+                " larger groups."
+            )
     clipped, of = _last(report, "clip_ratio/region_mean"), "tokens"
     if len(report.stopped):
         clipped, of = report.stopped.reindex(["clip low", "clip high"]).sum(), "all advantage"
@@ -250,7 +316,9 @@ def report_warnings(report: Report) -> list[str]:
         "lost": 1 - report.signal.mean,
         "repeats": report.repeats,
         "clipped": clipped,
-        "truncated": max(report.stopped.get("truncated", 0.0), _last(report, "completions/clipped_ratio")),
+        "truncated": max(
+            report.stopped.get("truncated", 0.0), _last(report, "completions/clipped_ratio")
+        ),
         "stays": residual - equal,
         "equal": equal,
         "against": report.against,
@@ -258,11 +326,23 @@ def report_warnings(report: Report) -> list[str]:
         "fell": 1 - last / first if first else 0.0,
         "few": float(0 < groups < MIN_GROUPS),
     }
-    words = {"advice": advice, "of": of, "residual": residual, "first": first, "last": last, "groups": groups}
-    words |= {"unit": "word" if "words" in report.counts else "token", "than": "longer" if longer > 0 else "shorter"}
+    words = {
+        "advice": advice,
+        "of": of,
+        "residual": residual,
+        "first": first,
+        "last": last,
+        "groups": groups,
+    }
+    words |= {
+        "unit": "word" if "words" in report.counts else "token",
+        "than": "longer" if longer > 0 else "shorter",
+    }
     words |= numbers
     sentences = dict(line.split(": ", 1) for line in WARNINGS.strip().splitlines())
-    return [text.format(**words) for name, text in sentences.items() if numbers[name] >= BOUNDS[name]]
+    return [
+        text.format(**words) for name, text in sentences.items() if numbers[name] >= BOUNDS[name]
+    ]
 
 
 def _last(report: Report, name: str) -> float:
@@ -272,33 +352,50 @@ def _last(report: Report, name: str) -> float:
 
 
 def report_text(report: Report) -> str:
-    """The findings as lines of text: the one thing to do, counts, what was found, what is missing, other warnings."""
+    """The findings as lines of text: the one thing to do, counts, what was found, what is missing,
+    other warnings.
+    """
     lines = []
     if len(report.groups):
         ends = report.signal
         interval = f" [{ends.low:.0%}, {ends.high:.0%}]" if ends.low < ends.high else ""
-        lines.append(f"{ends.mean:.0%}{interval} of {len(report.groups):,} groups have an advantage to learn from.")
+        lines.append(
+            f"{ends.mean:.0%}{interval} of {len(report.groups):,} groups have an advantage to learn"
+            " from."
+        )
     if len(report.shared):
         shared = report.shared.set_index("shared")
         place, cancelled = shared.loc[SHARED[0]], (shared["push"] * shared["cancelled"]).sum()
         lines.append(
-            f"{cancelled:.0%} of |push| cancels inside its group. Tokens that several rollouts have at the same "
-            f"position hold {place['push']:.0%} of it, and {place['cancelled']:.0%} of that cancels."
+            f"{cancelled:.0%} of |push| cancels inside its group. Tokens that several rollouts have"
+            f" at the same position hold {place['push']:.0%} of it, and {place['cancelled']:.0%} of"
+            " that cancels."
         )
     if len(report.tokens) and len(pushed := report.tokens[report.tokens["total"] > 0]):
         first = pushed.loc[pushed["net"].abs().idxmax()]
         where = f"in {first['count']:,} places, is on {first['token'][:24]!r}"
-        lines.append(f"The largest net push, {first['net']:+.3g} of a sum of |push| of {first['total']:.3g} {where}.")
+        lines.append(
+            f"The largest net push, {first['net']:+.3g} of a sum of |push| of {first['total']:.3g}"
+            f" {where}."
+        )
     if len(stopped := report.stopped[report.stopped > 0]):
         reasons = ", ".join(f"{share:.1%} ({name})" for name, share in stopped.items())
         lines.append(f"No gradient reached {reasons} of all advantage.")
     if np.isfinite(report.against):
-        lines.append(f"{report.against:.0%} of the pushed tokens that moved went against their own push.")
+        lines.append(
+            f"{report.against:.0%} of the pushed tokens that moved went against their own push."
+        )
     units = "words" if "words" in report.counts else "tokens"
-    lengths = ", ".join(f"{length:.1f} {units} with {sign} advantage" for sign, length in report.lengths.items())
+    lengths = ", ".join(
+        f"{length:.1f} {units} with {sign} advantage" for sign, length in report.lengths.items()
+    )
     lines += [f"Rollouts have on average {lengths}."] if lengths else []
     first, *more = report_warnings(report) or ["Nothing in this log asks for a change."]
     counts = ", ".join(f"{number:,} {name}" for name, number in report.counts.items())
-    lines = [first, counts, *(f"- {line}" for line in [*lines, *report.notes, *report.missing.values()])]
+    lines = [
+        first,
+        counts,
+        *(f"- {line}" for line in [*lines, *report.notes, *report.missing.values()]),
+    ]
     lines += ["Then:"] * bool(more)
     return "\n".join([*lines, *(f"{number}. {warning}" for number, warning in enumerate(more, 1))])

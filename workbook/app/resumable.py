@@ -1,8 +1,10 @@
-"""ResumableTrainer: CancellationTrainer whose checkpoints are atomic, checked, free of pickle and resume bit for bit.
+"""ResumableTrainer: CancellationTrainer whose checkpoints are atomic, checked, free of pickle and
+resume bit for bit.
 
-What differs from transformers' checkpoints: the folder appears whole or not at all; optimizer, scheduler, scaler and
-random states, the adaptive entropy coefficient and a reference model that moves are safetensors and JSON; and a run
-resumed in a later epoch draws that epoch's prompt order, where TRL's sampler would repeat the first one's.
+What differs from transformers' checkpoints: the folder appears whole or not at all; optimizer,
+scheduler, scaler and random states, the adaptive entropy coefficient and a reference model that
+moves are safetensors and JSON; and a run resumed in a later epoch draws that epoch's prompt order,
+where TRL's sampler would repeat the first one's.
 """
 
 import json
@@ -26,12 +28,15 @@ from workbook.training.trainer import CancellationTrainer
 
 STATE = "training_state"  # stem of the state files in a checkpoint
 LAMBDAS = "lr_lambdas"  # the one part of a scheduler's state that is code
-ENTROPY = ("entropy_coef", "_last_world_entropy")  # of TRL's adaptive controller, between optimizer steps
+# of TRL's adaptive controller, between optimizer steps
+ENTROPY = ("entropy_coef", "_last_world_entropy")
 SHOWN, LONGEST = 8, 400  # rollouts, and characters of each text, in samples.json
 
 
 class ResumableTrainer(CancellationTrainer):
-    """CancellationTrainer for runs; `train(resume_from_checkpoint=...)` takes a `checkpoint-N` of its `output_dir`."""
+    """CancellationTrainer for runs; `train(resume_from_checkpoint=...)` takes a `checkpoint-N` of
+    its `output_dir`.
+    """
 
     _sampler_epochs = 0  # prompt orders that a resumed run's earlier epochs have used up
 
@@ -40,13 +45,17 @@ class ResumableTrainer(CancellationTrainer):
         kind = self.accelerator.distributed_type
         if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED):
             multi = "launch it with data/configs/accelerate/multi_gpu.yaml"
-            raise ValueError(f"A run's checkpoints hold whole weights, which {kind.value} shards; {multi}.")
+            raise ValueError(
+                f"A run's checkpoints hold whole weights, which {kind.value} shards; {multi}."
+            )
 
     def _save_checkpoint(self, model, trial):
         others = files.all_gather(_random_state())[1:]
         if not files.is_main():
             return
-        with files.atomic_folder(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}") as folder:
+        with files.atomic_folder(
+            Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        ) as folder:
             self._save(str(folder))
             files.save_state(folder, STATE, self._training_state() | {"random_of_others": others})
             self.state.save_to_json(str(folder / "trainer_state.json"))
@@ -66,8 +75,14 @@ class ResumableTrainer(CancellationTrainer):
             "scheduler": {k: v for k, v in self.lr_scheduler.state_dict().items() if k != LAMBDAS},
             "scaler": None if scaler is None else scaler.state_dict(),
             "random": _random_state(),
-            "entropy": {name: getattr(self, name) for name in ENTROPY} if self.args.use_adaptive_entropy else {},
-            "reference": dict(self._moving_reference().state_dict()) if self.args.sync_ref_model else {},
+            "entropy": (
+                {name: getattr(self, name) for name in ENTROPY}
+                if self.args.use_adaptive_entropy
+                else {}
+            ),
+            "reference": (
+                dict(self._moving_reference().state_dict()) if self.args.sync_ref_model else {}
+            ),
         }
 
     def _moving_reference(self):
@@ -91,7 +106,8 @@ class ResumableTrainer(CancellationTrainer):
             return
         state = files.load_state(Path(checkpoint), STATE)
         self.optimizer.load_state_dict(state["optimizer"])
-        own = {k: v for k, v in self.lr_scheduler.state_dict().items() if k == LAMBDAS}  # made anew from the config
+        # made anew from the config
+        own = {k: v for k, v in self.lr_scheduler.state_dict().items() if k == LAMBDAS}
         self.lr_scheduler.load_state_dict(own | state["scheduler"])
         for name, value in state["entropy"].items():
             setattr(self, name, value)
@@ -130,7 +146,9 @@ def _set_random_state(state: dict) -> None:
 
 
 def _text(messages: str | list[dict]) -> str:
-    """A text or conversation as a reader sees it: a lone message's text, of several each with its role."""
+    """A text or conversation as a reader sees it: a lone message's text, of several each with its
+    role.
+    """
     if isinstance(messages, str):
         return messages
     texts = [f"{message.get('role')}: {message.get('content')}" for message in messages]
@@ -138,7 +156,9 @@ def _text(messages: str | list[dict]) -> str:
 
 
 class Recorder(TrainerCallback):
-    """Appends a JSON line per step, saves samples at checkpoints, and stops the trainer when asked to."""
+    """Appends a JSON line per step, saves samples at checkpoints, and stops the trainer when asked
+    to.
+    """
 
     def __init__(self, run: Run, trainer: ResumableTrainer, bar: tqdm | None):
         self.run, self.trainer, self.bar, self.stopped = run, trainer, bar, False
@@ -159,20 +179,28 @@ class Recorder(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if files.broadcast_from_main(self.run.stopping):
             window = args.steps_per_generation * args.num_iterations
-            # Inside a generation batch a checkpoint would miss its rollouts; an earlier one replays the same steps.
+            # Inside a generation batch a checkpoint would miss its rollouts; an earlier one replays
+            # the same steps.
             control.should_save = state.global_step * args.gradient_accumulation_steps % window == 0
             control.should_training_stop = self.stopped = True
         return control
 
     def on_save(self, args, state, control, **kwargs):
         if files.is_main():
-            files.write_parquet(self.run.folder / "samples" / f"step-{state.global_step:06d}.parquet", self._samples())
+            files.write_parquet(
+                self.run.folder / "samples" / f"step-{state.global_step:06d}.parquet",
+                self._samples(),
+            )
 
     def _samples(self, most: int | None = None) -> pd.DataFrame:
         """The first rollouts of the latest generation batch, of which TRL keeps a record."""
         logs = self.trainer._logs
-        columns = {name: logs[name] for name in ("prompt", "completion", "advantages")} | logs["rewards"]
-        samples = pd.DataFrame({name: list(islice(values, most)) for name, values in columns.items()})
+        columns = {name: logs[name] for name in ("prompt", "completion", "advantages")} | logs[
+            "rewards"
+        ]
+        samples = pd.DataFrame(
+            {name: list(islice(values, most)) for name, values in columns.items()}
+        )
         for column in ("prompt", "completion"):
             samples[column] = samples[column].map(_text)
         return samples
@@ -182,5 +210,8 @@ class Recorder(TrainerCallback):
         reward = samples[list(self.trainer._logs["rewards"])].sum(axis=1)
         samples = samples.assign(step=step, reward=reward, advantage=samples["advantages"])[SAMPLED]
         for column in ("prompt", "completion"):
-            samples[column] = [text if len(text) <= LONGEST else text[:LONGEST] + " ..." for text in samples[column]]
+            samples[column] = [
+                text if len(text) <= LONGEST else text[:LONGEST] + " ..."
+                for text in samples[column]
+            ]
         files.write_json(self.run.folder / "samples.json", samples.to_dict("records"))

@@ -1,4 +1,5 @@
-"""Runs: a folder each, started in a process of its own, watched, stopped, resumed, listed and compared from anywhere.
+"""Runs: a folder each, started in a process of its own, watched, stopped, resumed, listed and
+compared from anywhere.
 
 A run folder holds
     config.yaml            what was asked for; a resume refuses to go on if it was edited
@@ -39,11 +40,15 @@ from workbook.rollouts.token_files import read_step, tables
 from workbook.training.config import RunConfig, dump_yaml, flatten
 
 FINAL_STATES = ("stopped", "finished", "failed", "interrupted")
-END_WINDOW = 5  # generation batches averaged at the end of a curve: fixed, so that nobody picks the step after the fact
+# generation batches averaged at the end of a curve: fixed, so that nobody picks the step after the
+# fact
+END_WINDOW = 5
 SAMPLED = ["step", "prompt", "completion", "reward", "advantage"]
 EVALUATED = ["label", "mean", "low", "high"]
-STATUS = {"state": "interrupted", "message": "", "pid": 0, "born": 0.0, "total": 0, "notes": []}  # of every status.json
-# What a run writes in its folder, besides checkpoints; config.yaml is removed last, since it makes a folder a run's.
+# of every status.json
+STATUS = {"state": "interrupted", "message": "", "pid": 0, "born": 0.0, "total": 0, "notes": []}
+# What a run writes in its folder, besides checkpoints; config.yaml is removed last, since it makes
+# a folder a run's.
 FILES = (
     *("stop", "metrics.jsonl", "metrics.parquet", "samples.json"),
     *("evaluation.json", "evaluation-before.parquet", "evaluation-after.parquet"),
@@ -71,7 +76,9 @@ class Run:
         return files.read_json(self.folder / "manifest.json", dict)
 
     def metrics(self) -> pd.DataFrame:
-        """One row per optimizer step so far: step, reward (where new rollouts were sampled), grad_norm, entropy, ..."""
+        """One row per optimizer step so far: step, reward (where new rollouts were sampled),
+        grad_norm, entropy, ...
+        """
         table = pd.DataFrame(files.read_metrics(self.folder / "metrics.jsonl"))
         for column, kind in {"step": int, "reward": float}.items():
             if column not in table:
@@ -83,7 +90,9 @@ class Run:
         return files.read_records(self.folder / "samples.json", SAMPLED)
 
     def evaluation(self) -> pd.DataFrame:
-        """Held-out reward before and after: columns label, mean, low, high (95 % bootstrap over prompts)."""
+        """Held-out reward before and after: columns label, mean, low, high (95 % bootstrap over
+        prompts).
+        """
         return files.read_records(self.folder / "evaluation.json", EVALUATED)
 
     def token_steps(self) -> list[int]:
@@ -91,14 +100,20 @@ class Run:
         return list(tables(self.folder / TOKENS))
 
     def tokens(self, step: int) -> pd.DataFrame:
-        """What a step did to each token that it trained on (see `rollouts.token_files`), for one of `token_steps`."""
+        """What a step did to each token that it trained on (see `rollouts.token_files`), for one of
+        `token_steps`.
+        """
         return read_step(self.folder / TOKENS, step)
 
     def status(self) -> dict:
-        """state (starting, running, stopped, finished, failed, interrupted), step, total, message, notes."""
+        """state (starting, running, stopped, finished, failed, interrupted), step, total, message,
+        notes.
+        """
         try:
             stored = files.read_json(self.folder / "status.json", dict)
-            status = STATUS | {k: v for k, v in stored.items() if k not in STATUS or type(v) is type(STATUS[k])}
+            status = STATUS | {
+                k: v for k, v in stored.items() if k not in STATUS or type(v) is type(STATUS[k])
+            }
         except ValueError as error:  # a damaged one counts as an interrupted run's
             status = STATUS | {"notes": [str(error)]}
         rows = files.read_metrics(self.folder / "metrics.jsonl", last_only=True)
@@ -106,7 +121,10 @@ class Run:
         alive = is_alive(status) or is_locked(self.folder / "training.lock")
         if status["state"] not in FINAL_STATES and not alive:
             status["state"], status["message"] = "interrupted", ""
-        ended = f"The process ended at step {status['step']}; resume() goes on from the last checkpoint."
+        ended = (
+            f"The process ended at step {status['step']}; resume() goes on from the last"
+            " checkpoint."
+        )
         status["message"] = status["message"] or ended
         return status
 
@@ -124,11 +142,16 @@ class Run:
         files.write_text(self.folder / "stop", "stop\n")
 
     def wait(self, timeout: float | None = None):
-        """Block until it ends; returns itself. TimeoutError after `timeout` seconds, RuntimeError if it failed."""
+        """Block until it ends; returns itself. TimeoutError after `timeout` seconds, RuntimeError
+        if it failed.
+        """
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
         while self.running:
             if time.monotonic() > end:
-                raise TimeoutError(f"{self.folder} is still running after {timeout:.0f} s: {self.status()['message']}")
+                raise TimeoutError(
+                    f"{self.folder} is still running after {timeout:.0f} s:"
+                    f" {self.status()['message']}"
+                )
             time.sleep(0.1)
         if self.status()["state"] == "failed":
             raise RuntimeError(self.status()["message"])
@@ -136,10 +159,14 @@ class Run:
 
     def _check_idle(self) -> None:
         if self.running:
-            raise ValueError(f"{self.folder} is running (process {self.status()['pid']}); stop() it first.")
+            raise ValueError(
+                f"{self.folder} is running (process {self.status()['pid']}); stop() it first."
+            )
 
     def resume(self, wait: bool = False) -> Run:
-        """Go on from the newest intact checkpoint, in a new process; ValueError if it is running, or was edited."""
+        """Go on from the newest intact checkpoint, in a new process; ValueError if it is running,
+        or was edited.
+        """
         self._check_idle()
         _ = self.config  # a plain trainer's folder has none
         check_unedited(self)
@@ -148,7 +175,9 @@ class Run:
         return self.wait() if wait else self
 
     def remove(self) -> None:
-        """Delete what the run wrote, and its folder if nothing else is in it; ValueError if it is running."""
+        """Delete what the run wrote, and its folder if nothing else is in it; ValueError if it is
+        running.
+        """
         self._check_idle()
         files.remove_leftovers(self.folder, OURS)
         for path in [*files.checkpoints(self.folder), *(self.folder / name for name in FOLDERS)]:
@@ -159,23 +188,33 @@ class Run:
             self.folder.rmdir()
 
     def policy(self, base=None):
-        """Load the trained policy; an adapter on its `base`, where given. ValueError if it is missing or damaged."""
+        """Load the trained policy; an adapter on its `base`, where given. ValueError if it is
+        missing or damaged.
+        """
         from workbook.policies.load import Policy, load_policy
 
         final = self.folder / "final"
         if defect := files.damage(final):
-            state = f"damaged ({defect})" if final.exists() else f"not there while it is {self.status()['state']}"
+            state = (
+                f"damaged ({defect})"
+                if final.exists()
+                else f"not there while it is {self.status()['state']}"
+            )
             raise ValueError(f"The model of {self.folder} is {state}; resume() writes it.")
         if not (final / "adapter_config.json").exists():
             return load_policy(str(final))
         from peft import PeftModel
 
         config = self.config
-        base = base or load_policy(config.policy, quantization=config.quantization, dtype=config.dtype)
+        base = base or load_policy(
+            config.policy, quantization=config.quantization, dtype=config.dtype
+        )
         trained_on = (self.manifest().get("policy") or {}).get("sha256")
         if trained_on and base.provenance.get("sha256") not in (None, trained_on):
             name = base.provenance["name"]
-            raise ValueError(f"The weights of {name} are not those that the adapter in {final} was trained on.")
+            raise ValueError(
+                f"The weights of {name} are not those that the adapter in {final} was trained on."
+            )
         model = PeftModel.from_pretrained(base.model, str(final)).eval()
         return Policy(model, base.tokenizer, base.provenance | {"adapter": str(final)})
 
@@ -183,7 +222,9 @@ class Run:
 # --- making, starting and finding runs
 
 
-def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None = None, **overrides) -> Run:
+def create_run(
+    config: RunConfig | dict | str | Path, folder: str | Path | None = None, **overrides
+) -> Run:
     """Make the folder of a run without starting it; see `start_run`."""
     from workbook.training.checks import check_run
 
@@ -191,11 +232,15 @@ def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None 
     check_run(config)
     if folder is None:  # one that is not there yet, named after the time
         root, stem = runs_folder(), f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        folder = next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
+        folder = next(
+            p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists()
+        )
     run = Run(files.as_folder(folder))
     if (run.folder / "config.yaml").is_file():
         if not never_trained(run):
-            raise ValueError(f"{run.folder} already holds a run; resume() it, or choose another folder.")
+            raise ValueError(
+                f"{run.folder} already holds a run; resume() it, or choose another folder."
+            )
         run.remove()
     files.check_vacant(run.folder)
     files.write_text(run.folder / "config.yaml", dump_yaml(asdict(config)))
@@ -204,15 +249,20 @@ def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None 
 
 
 def start_run(
-    config: RunConfig | dict | str | Path, folder: str | Path | None = None, wait: bool = False, **overrides
+    config: RunConfig | dict | str | Path,
+    folder: str | Path | None = None,
+    wait: bool = False,
+    **overrides,
 ) -> Run:
     """Start training in a process of its own, which goes on if this one ends.
 
-    config: a YAML file's path, a dict or a `RunConfig`.  overrides: fields of the run or its trainer, e.g. `seed=1`.
-    folder: empty or new; by default a new one in $WORKBOOK_RUNS or ./runs.  wait: block until it ends; of a run that
-    fails before its first step no folder is left then.
+    config: a YAML file's path, a dict or a `RunConfig`.  overrides: fields of the run or its
+    trainer, e.g. `seed=1`.
+    folder: empty or new; by default a new one in $WORKBOOK_RUNS or ./runs.  wait: block until it
+    ends; of a run that fails before its first step no folder is left then.
 
-    Raises ValueError if a field is unknown or invalid, or the folder holds a run that has trained, or other files.
+    Raises ValueError if a field is unknown or invalid, or the folder holds a run that has trained,
+    or other files.
     """
     run = create_run(config, folder, **overrides)
     _launch(run)
@@ -225,24 +275,32 @@ def start_run(
 
 
 def load_run(folder: str | Path | None = None) -> Run:
-    """The run that lies in `folder`, whatever its state, or the newest of yours; ValueError if there is none.
+    """The run that lies in `folder`, whatever its state, or the newest of yours; ValueError if
+    there is none.
 
-    A folder in which a `TokenRecord` wrote for a plain GRPOTrainer is read, too; such a run can't be resumed from here.
+    A folder in which a `TokenRecord` wrote for a plain GRPOTrainer is read, too; such a run can't
+    be resumed from here.
     """
     if folder is None:
         return latest_run()
     names = {path.name for path in files.as_folder(folder).glob("*")}
     if not {"config.yaml", TOKENS} & names or not names & {"status.json", "manifest.json"}:
-        raise ValueError(f"{folder} holds no run: a run's folder has a config.yaml and a status.json.")
+        raise ValueError(
+            f"{folder} holds no run: a run's folder has a config.yaml and a status.json."
+        )
     return Run(folder)
 
 
 def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
-    """The run made last, of those whose folder's name begins with `name`; ValueError if there is none."""
+    """The run made last, of those whose folder's name begins with `name`; ValueError if there is
+    none.
+    """
     folder = runs_folder() if folder is None else files.as_folder(folder)
     configs = [path for path in folder.glob("*/config.yaml") if path.parent.name.startswith(name)]
     if not configs:
-        raise ValueError(f"{folder} holds no run{f' whose name begins with {name!r}' if name else ''}.")
+        raise ValueError(
+            f"{folder} holds no run{f' whose name begins with {name!r}' if name else ''}."
+        )
     return Run(max(configs, key=lambda path: path.stat().st_mtime_ns).parent)
 
 
@@ -255,29 +313,50 @@ def is_done(run: Run) -> bool:
 
 
 def never_trained(run: Run) -> bool:
-    """Whether a run failed before its first optimizer step, so that its folder holds nothing worth keeping."""
+    """Whether a run failed before its first optimizer step, so that its folder holds nothing worth
+    keeping.
+    """
     status = run.status()
     trained = status["step"] or (run.folder / "final").exists() or files.checkpoints(run.folder)
-    return status["state"] == "failed" and not trained and not is_locked(run.folder / "training.lock")
+    return (
+        status["state"] == "failed" and not trained and not is_locked(run.folder / "training.lock")
+    )
 
 
 def check_unedited(run: Run) -> None:
-    """Raise a ValueError that names what differs from what a run started with: config.yaml, number of processes."""
+    """Raise a ValueError that names what differs from what a run started with: config.yaml, number
+    of processes.
+    """
     if not (run.folder / "manifest.json").exists():
         return
     started = run.manifest()
     processes = started.get("processes", 1)
     if processes != files.process_count():  # a batch is the sum of theirs
         cpu = "ACCELERATE_USE_CPU=true " if str(started.get("device")).startswith("cpu") else ""
-        many = f"{cpu}accelerate launch --multi_gpu --num_processes {processes}" if processes > 1 else "python"
-        differ = f"{run.folder} was started by {processes} process{'es' * (processes != 1)} and this launch has"
+        many = (
+            f"{cpu}accelerate launch --multi_gpu --num_processes {processes}"
+            if processes > 1
+            else "python"
+        )
+        differ = (
+            f"{run.folder} was started by {processes} process{'es' * (processes != 1)} and this"
+            " launch has"
+        )
         again = f"{many} -m workbook resume {shlex.quote(str(run.folder))}"
         raise ValueError(f"{differ} {files.process_count()}; go on with {again}")
-    before, now = flatten(started.get("config", {})), flatten(json.loads(json.dumps(asdict(run.config), default=str)))
+    before, now = (
+        flatten(started.get("config", {})),
+        flatten(json.loads(json.dumps(asdict(run.config), default=str))),
+    )
     changed = [key for key in {**now, **before} if before.get(key) != now.get(key)]
     if changed:
-        shown = [f"{key} ({show_value(before.get(key))} -> {show_value(now.get(key))})" for key in changed[:3]]
-        edited = f"{run.folder / 'config.yaml'} was edited since the run started: {', '.join(shown)}"
+        shown = [
+            f"{key} ({show_value(before.get(key))} -> {show_value(now.get(key))})"
+            for key in changed[:3]
+        ]
+        edited = (
+            f"{run.folder / 'config.yaml'} was edited since the run started: {', '.join(shown)}"
+        )
         raise ValueError(f"{edited}; restore it to resume, or start a new run.")
 
 
@@ -288,7 +367,8 @@ def _launch(run: Run) -> None:
     """Start the run's own process, which outlives this one and writes its output to log.txt."""
     (run.folder / "stop").unlink(missing_ok=True)
     command = [sys.executable, "-m", "workbook.training", str(run.folder)]
-    same = os.environ | {"PYTHONHASHSEED": "0"}  # what iterates over a set does so in the same order again
+    # what iterates over a set does so in the same order again
+    same = os.environ | {"PYTHONHASHSEED": "0"}
     with open(run.folder / "log.txt", "ab") as log:
         streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(command, start_new_session=True, env=same, **streams)
@@ -307,13 +387,18 @@ def is_alive(process: dict) -> bool:
         return False
     try:
         there = psutil.Process(process["pid"])
-        return there.status() != psutil.STATUS_ZOMBIE and abs(there.create_time() - process["born"]) < 1
+        return (
+            there.status() != psutil.STATUS_ZOMBIE
+            and abs(there.create_time() - process["born"]) < 1
+        )
     except (psutil.Error, ValueError, OverflowError):  # the latter: of numbers that no process has
         return False
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some process, on whatever machine, holds the lock at `path`; False where that can't be asked."""
+    """Whether some process, on whatever machine, holds the lock at `path`; False where that can't
+    be asked.
+    """
     try:
         import fcntl
 
@@ -327,12 +412,18 @@ def is_locked(path: Path) -> bool:
 
 
 def set_status(run: Run, state: str, message: str, **more) -> None:
-    """Write status.json, on the main process of a launch; the process is this one unless `more` names it."""
+    """Write status.json, on the main process of a launch; the process is this one unless `more`
+    names it.
+    """
     if files.is_main():
-        status = {"state": state, "message": message, "total": 0, "notes": []} | identity(os.getpid())
+        status = {"state": state, "message": message, "total": 0, "notes": []} | identity(
+            os.getpid()
+        )
         files.write_json(run.folder / "status.json", status | more)
 
 
 def training_lock(run: Run) -> FileLock:
-    """Held by the process that trains the run, on whatever machine, until that ends, however it ends."""
+    """Held by the process that trains the run, on whatever machine, until that ends, however it
+    ends.
+    """
     return FileLock(run.folder / "training.lock")

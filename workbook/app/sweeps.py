@@ -1,8 +1,9 @@
-"""Sweeps and tables of runs: every combination of some settings, a run folder each, side by side through joblib.
+"""Sweeps and tables of runs: every combination of some settings, a run folder each, side by side
+through joblib.
 
-One that died is called again: finished runs are kept, interrupted ones resume. With joblib's own switch of backends,
-`with joblib.parallel_config("dask"): sweep(...)`, it runs on a cluster whose workers all see its folder. A run that is
-handed out twice is trained once.
+One that died is called again: finished runs are kept, interrupted ones resume. With joblib's own
+switch of backends, `with joblib.parallel_config("dask"): sweep(...)`, it runs on a cluster whose
+workers all see its folder. A run that is handed out twice is trained once.
 """
 
 import itertools
@@ -25,35 +26,51 @@ from workbook.places import import_to_stay, runs_folder
 from workbook.training.checks import check_run
 from workbook.training.config import RunConfig, flatten, plain, read_yaml
 
-_ONE_RUN = threading.Lock()  # random states and torch's threads are a process's: it trains one run at a time
+# random states and torch's threads are a process's: it trains one run at a time
+_ONE_RUN = threading.Lock()
 
 Grid = dict[str, list] | list[dict[str, list]]
 
 
-def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool = False) -> pd.DataFrame:
-    """Train every combination of the values in `grid`; each combination is a run folder below `folder`.
+def sweep(
+    config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool = False
+) -> pd.DataFrame:
+    """Train every combination of the values in `grid`; each combination is a run folder below
+    `folder`.
 
     Args:
         config: what the combinations share: a YAML file's path, a dict or a `RunConfig`.
-        grid: values to try for each field, e.g. `{"batching": ["shuffled", "query_preserved"], "seed": [0, 1]}`; or a
-            list of such grids, one after the other, e.g. one for each optimizer with its own learning rates.
+        grid: values to try for each field, e.g. `{"batching": ["shuffled", "query_preserved"],
+        "seed": [0, 1]}`; or a
+            list of such grids, one after the other, e.g. one for each optimizer with its own
+            learning rates.
         folder: of the sweep; called again on the same folder, it does only what is missing.
         n_jobs: runs at a time; the cores are shared among them.
         quiet: print no line per run.
 
-    Returns `compare_runs` of all; a failed run has its message there, and does not stop the others. Raises ValueError,
-    and writes nothing, if a combination makes no run, or the folder holds runs of another config.
+    Returns `compare_runs` of all; a failed run has its message there, and does not stop the others.
+    Raises ValueError, and writes nothing, if a combination makes no run, or the folder holds runs
+    of another config.
     """
     if type(n_jobs) is not int or n_jobs < 1:
         raise ValueError(f"n_jobs={show_value(n_jobs)} must be an integer of at least 1.")
-    named = {as_folder(folder) / name: run_config for name, run_config in combinations(config, grid).items()}
+    named = {
+        as_folder(folder) / name: run_config
+        for name, run_config in combinations(config, grid).items()
+    }
     there = [path for path in named if (path / "config.yaml").exists()]
     for path, run_config in named.items():
         if path not in there:
             check_vacant(path)
         elif load_run(path).config != run_config:
-            raise ValueError(f"{path} holds a run of another config; use another folder for this sweep, or remove it.")
-    runs = [load_run(path) if path in there else create_run(run_config, path) for path, run_config in named.items()]
+            raise ValueError(
+                f"{path} holds a run of another config; use another folder for this sweep, or"
+                " remove it."
+            )
+    runs = [
+        load_run(path) if path in there else create_run(run_config, path)
+        for path, run_config in named.items()
+    ]
     todo = [run.folder for run in runs if not is_done(run)]
     threads = max(1, (os.cpu_count() or 1) // n_jobs)
     jobs = (joblib.delayed(_train)(str(path.resolve()), threads) for path in todo)
@@ -73,7 +90,9 @@ def combinations(config, grid: Grid) -> dict[str, RunConfig]:
     for one in check_grid(grid):
         for values in itertools.product(*one.values()):
             settings = dict(zip(one, values, strict=True))
-            name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()).replace("/", "-")
+            name = ",".join(
+                f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()
+            ).replace("/", "-")
             short = one_line(name, 60)
             try:
                 made = shared.override(settings)
@@ -81,9 +100,13 @@ def combinations(config, grid: Grid) -> dict[str, RunConfig]:
             except ValueError as error:
                 raise ValueError(f"The combination {short} makes no run: {error}") from None
             if name in configs or repr(made) in seen:
-                raise ValueError(f"The grid has the same combination twice, {short}; name each once.")
+                raise ValueError(
+                    f"The grid has the same combination twice, {short}; name each once."
+                )
             if len(name.encode()) > 200 or not name.isprintable():
-                raise ValueError(f"The combination {short} can't name a folder: at most 200 printable bytes can.")
+                raise ValueError(
+                    f"The combination {short} can't name a folder: at most 200 printable bytes can."
+                )
             seen.add(repr(made))
             configs[name] = made
     return configs
@@ -93,16 +116,30 @@ def check_grid(grid: Any) -> list[dict[str, list]]:
     """A grid as a list of mappings of fields to lists of values; ValueError if it is none."""
     grids = grid if isinstance(grid, list) else [grid]
     if not grids or not all(isinstance(one, dict) and one for one in grids):
-        valid = "a mapping of fields to lists of values, e.g. seed: [0, 1, 2], or a list of such mappings"
+        valid = (
+            "a mapping of fields to lists of values, e.g. seed: [0, 1, 2], or a list of such"
+            " mappings"
+        )
         raise ValueError(f"grid={show_value(grid)} must be {valid}.")
     for key, values in (item for one in grids for item in one.items()):
-        if not isinstance(key, str) or not isinstance(values, list | tuple | range | np.ndarray) or not len(values):
-            raise ValueError(f"grid: {one_line(key, 40)}={show_value(values)} must be a list of one value or more.")
-    return [{key: [plain(value) for value in values] for key, values in one.items()} for one in grids]
+        if (
+            not isinstance(key, str)
+            or not isinstance(values, list | tuple | range | np.ndarray)
+            or not len(values)
+        ):
+            raise ValueError(
+                f"grid: {one_line(key, 40)}={show_value(values)} must be a list of one value or"
+                " more."
+            )
+    return [
+        {key: [plain(value) for value in values] for key, values in one.items()} for one in grids
+    ]
 
 
 def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
-    """A sweep's YAML file: a run's fields, and `grid`; ValueError if there is no grid, or a field is unknown."""
+    """A sweep's YAML file: a run's fields, and `grid`; ValueError if there is no grid, or a field
+    is unknown.
+    """
     values = read_yaml(path, "sweep")
     grid = values.pop("grid", None) if isinstance(values, dict) else None
     wrong = f"The sweep {path} needs a grid"
@@ -115,7 +152,9 @@ def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
 
 
 def _train(folder: str, threads: int) -> str:
-    """Train one run in a worker process; returns its closing message, or how it failed. Safe to call twice."""
+    """Train one run in a worker process; returns its closing message, or how it failed. Safe to
+    call twice.
+    """
     execute = import_to_stay("workbook.app.worker").execute
     import torch
 
@@ -131,9 +170,11 @@ def _train(folder: str, threads: int) -> str:
 
 
 def runs(folder: str | Path | None = None) -> pd.DataFrame:
-    """Every run in a folder, those of sweeps too, the newest first; by default in $WORKBOOK_RUNS or ./runs.
+    """Every run in a folder, those of sweeps too, the newest first; by default in $WORKBOOK_RUNS or
+    ./runs.
 
-    Reward is the mean of the last 5 batches. A run that can't be read is damaged, and its message says why.
+    Reward is the mean of the last 5 batches. A run that can't be read is damaged, and its message
+    says why.
     """
     folder = runs_folder() if folder is None else as_folder(folder)
     configs = [*folder.glob("*/config.yaml"), *folder.glob("*/*/config.yaml")]
@@ -146,17 +187,22 @@ def runs(folder: str | Path | None = None) -> pd.DataFrame:
             status = run.status()
             row |= {key: status[key] for key in ("state", "step", "total", "message")}
             reward = run.metrics()["reward"].dropna().tail(END_WINDOW).mean()
-            rows.append(row | {"policy": run.config.policy, "task": run.config.task, "reward": reward})
+            rows.append(
+                row | {"policy": run.config.policy, "task": run.config.task, "reward": reward}
+            )
         except (ValueError, OSError) as error:
             rows.append(row | {"state": "damaged", "message": explain_error(error)})
-    return pd.DataFrame(rows, columns=["run", "policy", "task", "state", "step", "total", "reward", "mb", "message"])
+    return pd.DataFrame(
+        rows, columns=["run", "policy", "task", "state", "step", "total", "reward", "mb", "message"]
+    )
 
 
 def compare_runs(runs: Iterable[Run | str | Path]) -> pd.DataFrame:
     """One row per run: its folder's name, the settings in which the runs differ, and results.
 
-    Result columns: state, message, steps, seconds (of training), reward (mean sampled reward of the last 5 steps),
-    grad_norm (their mean), heldout_before and heldout_after (mean reward on held-out prompts, where evaluated).
+    Result columns: state, message, steps, seconds (of training), reward (mean sampled reward of the
+    last 5 steps), grad_norm (their mean), heldout_before and heldout_after (mean reward on held-out
+    prompts, where evaluated).
     """
     if isinstance(runs, str | Path | Run) or not isinstance(runs, Iterable):
         raise ValueError(f"runs={show_value(runs)} must be a list of runs or of their folders.")
@@ -172,11 +218,16 @@ def _results(run: Run) -> dict:
     metrics, status = run.metrics(), run.status()
     nan = float("nan")
     heldout = run.evaluation().set_index("label")["mean"]
-    tail = metrics.dropna(subset="reward").tail(END_WINDOW)  # steps that sampled a new generation batch
+    # steps that sampled a new generation batch
+    tail = metrics.dropna(subset="reward").tail(END_WINDOW)
     return {
         "state": status["state"],
         "steps": len(metrics),
-        "seconds": metrics["time"].max() - metrics["time"].min() if "time" in metrics and len(metrics) > 1 else nan,
+        "seconds": (
+            metrics["time"].max() - metrics["time"].min()
+            if "time" in metrics and len(metrics) > 1
+            else nan
+        ),
         "reward": tail["reward"].mean(),
         "grad_norm": tail["grad_norm"].mean() if "grad_norm" in tail else nan,
         "heldout_before": heldout.get("before", nan),

@@ -1,8 +1,9 @@
 """What a run's process does: build the trainer, evaluate, train, write, and report how it ended.
 
-The same `execute` serves a run's own process (`python -m workbook.training FOLDER`), the command line and sweeps. A
-resumed run ends in the bits of one that was never interrupted only if policy, prompts, reward and settings are those
-that it started with: each has its checksum in the manifest, and what differs is refused in a sentence that names it.
+The same `execute` serves a run's own process (`python -m workbook.training FOLDER`), the command
+line and sweeps. A resumed run ends in the bits of one that was never interrupted only if policy,
+prompts, reward and settings are those that it started with: each has its checksum in the manifest,
+and what differs is refused in a sentence that names it.
 """
 
 import hashlib
@@ -45,11 +46,19 @@ from workbook.tasks import get_task
 from workbook.tasks.task import HELD_OUT_SEED
 from workbook.training.config import RunConfig, sampling_settings, trainer_args
 
-NEEDED = (f"{STATE}.json", f"{STATE}.safetensors", "trainer_state.json")  # in a checkpoint, besides the weights
+# in a checkpoint, besides the weights
+NEEDED = (f"{STATE}.json", f"{STATE}.safetensors", "trainer_state.json")
 
 
-def train(config: RunConfig | dict | str | Path, folder: str | Path | None = None, progress: bool = False, **overrides):
-    """Make a run and train it in this process; one that fails before its first step leaves no folder."""
+def train(
+    config: RunConfig | dict | str | Path,
+    folder: str | Path | None = None,
+    progress: bool = False,
+    **overrides,
+):
+    """Make a run and train it in this process; one that fails before its first step leaves no
+    folder.
+    """
     created = create_run(config, folder, **overrides) if files.is_main() else None
     run = Run(files.broadcast_from_main(created and created.folder))
     try:
@@ -61,19 +70,24 @@ def train(config: RunConfig | dict | str | Path, folder: str | Path | None = Non
 
 
 def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> Run:
-    """Train the run in `folder` from its newest intact checkpoint, or the start, and say how it ended in status.json.
+    """Train the run in `folder` from its newest intact checkpoint, or the start, and say how it
+    ended in status.json.
 
-    A finished run is left as it is. One process at a time trains a run: a second one is refused, or, with `wait`, does
-    what the first left undone. Raises ValueError if what it is made from was edited, and whatever ended training.
+    A finished run is left as it is. One process at a time trains a run: a second one is refused,
+    or, with `wait`, does what the first left undone. Raises ValueError if what it is made from was
+    edited, and whatever ended training.
     """
     run = Run(folder)
     lock = training_lock(run)
     if files.is_main():
         try:
-            lock.acquire(timeout=-1 if wait else 1)  # who asks for its status looks at the lock for a moment
+            # who asks for its status looks at the lock for a moment
+            lock.acquire(timeout=-1 if wait else 1)
         except Timeout:
             pid = run.status()["pid"]
-            raise ValueError(f"{run.folder} is being trained by process {pid}; stop it first.") from None
+            raise ValueError(
+                f"{run.folder} is being trained by process {pid}; stop it first."
+            ) from None
     try:
         if not files.broadcast_from_main(files.is_main() and is_done(run)):
             _guarded(run, progress)
@@ -87,19 +101,25 @@ def _guarded(run: Run, progress: bool) -> None:
     config = run.config
     check_unedited(run)
     if files.is_main():
-        if run.status()["state"] != "starting":  # while it starts it may have been asked to stop already
+        # while it starts it may have been asked to stop already
+        if run.status()["state"] != "starting":
             (run.folder / "stop").unlink(missing_ok=True)
         files.remove_leftovers(run.folder, OURS)
         for tables in ("samples", "tokens"):
             files.remove_leftovers(run.folder / tables, r"step-\d+\.parquet")
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # renamed fields that TRL sets
+    # renamed fields that TRL sets
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     disable_progress_bar()  # of loading and saving; training has its own
     if config.threads:
         torch.set_num_threads(config.threads)
     try:
         _execute(run, config, progress and files.is_main())
     except KeyboardInterrupt:
-        set_status(run, "stopped", "Interrupted from the keyboard; resume goes on from the last checkpoint.")
+        set_status(
+            run,
+            "stopped",
+            "Interrupted from the keyboard; resume goes on from the last checkpoint.",
+        )
     except Exception as error:
         set_status(run, "failed", f"{type(error).__name__}: {one_line(error, 1000)}")
         raise
@@ -109,7 +129,9 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
     baseline = used_mib("cpu")  # the libraries alone
     trainer, task, policy, held_out = build_trainer(config, run.folder)
     total = trainer.args.max_steps
-    checkpoint, defects = files.broadcast_from_main(newest_intact(run.folder, total) if files.is_main() else None)
+    checkpoint, defects = files.broadcast_from_main(
+        newest_intact(run.folder, total) if files.is_main() else None
+    )
     notes = [f"Skipped a damaged checkpoint: {defect}." for defect in defects]
     start = files.checkpoint_step(checkpoint) if checkpoint else 0
     written = {"total": total, "notes": notes}
@@ -120,15 +142,21 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
         else:
             files.write_json(run.folder / "manifest.json", now)
         print(*notes, sep="\n", end="\n" * bool(notes), file=sys.stderr)
-        rows = [row for row in files.read_metrics(run.folder / "metrics.jsonl") if row["step"] <= start]
-        files.write_text(run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        rows = [
+            row for row in files.read_metrics(run.folder / "metrics.jsonl") if row["step"] <= start
+        ]
+        files.write_text(
+            run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
+        )
         if config.eval_prompts and not checkpoint and not run.stopping:
             set_status(run, "running", "Sampling held-out prompts before it trains.", **written)
             began = time.monotonic()
             _evaluate(run, config, trainer, policy, task, held_out, "before")
             written["evaluation_seconds"] = round(time.monotonic() - began, 3)
     if files.broadcast_from_main(run.stopping) and start < total:
-        set_status(run, "stopped", f"Stopped at step {start} of {total}; resume goes on.", **written)
+        set_status(
+            run, "stopped", f"Stopped at step {start} of {total}; resume goes on.", **written
+        )
         return
     set_status(run, "running", f"Training {config.policy} on {config.task}.", **written)
 
@@ -148,46 +176,70 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
             trainer._save(str(folder))
         files.write_parquet(run.folder / "metrics.parquet", run.metrics())
         if config.eval_prompts:
-            set_status(run, "running", "Sampling held-out prompts, now that it has trained.", **written)
+            set_status(
+                run, "running", "Sampling held-out prompts, now that it has trained.", **written
+            )
             _evaluate(run, config, trainer, policy, task, held_out, "after")
         set_status(run, "finished", f"{config.name}: {_outcome(run, total)}.", **written)
 
 
 def _outcome(run: Run, total: int) -> str:
     sampled = run.metrics()["reward"].dropna()  # one value per generation batch
-    means = {row.label: f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]" for row in run.evaluation().itertuples()}
+    means = {
+        row.label: f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]"
+        for row in run.evaluation().itertuples()
+    }
     parts = [f"held-out reward {' -> '.join(means.values())}"] if means else []
     if len(sampled):
         ends = sampled.iloc[0], sampled.iloc[-END_WINDOW:].mean()
         steps = "one step" if total == 1 else f"{total} steps"
-        parts.append(f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first batch, last {END_WINDOW}) in {steps}")
+        parts.append(
+            f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first batch, last {END_WINDOW}) in"
+            f" {steps}"
+        )
     return "; ".join(parts) or f"trained for {total} steps"
 
 
 def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, label: str) -> None:
-    """Sample held-out rollouts as training does; write their token table, add their mean reward to evaluation.json."""
+    """Sample held-out rollouts as training does; write their token table, add their mean reward to
+    evaluation.json.
+    """
     asked = sampling_settings(trainer.args) | {"seed": config.seed + HELD_OUT_SEED}
-    if policy.model.device.type == "cuda":  # no more at a time than training samples, which is what is forecast
-        asked["batch_size"] = trainer.args.per_device_train_batch_size * trainer.args.steps_per_generation
+    # no more at a time than training samples, which is what is forecast
+    if policy.model.device.type == "cuda":
+        asked["batch_size"] = (
+            trainer.args.per_device_train_batch_size * trainer.args.steps_per_generation
+        )
     rollouts = sample_rollouts(policy, task, held_out, config.eval_group_size, **asked)
     files.write_parquet(run.folder / f"evaluation-{label}.parquet", rollouts.token_table())
-    interval = bootstrap_mean(rollouts.rewards.cpu().numpy(), clusters=rollouts.group_ids.cpu().numpy())
+    interval = bootstrap_mean(
+        rollouts.rewards.cpu().numpy(), clusters=rollouts.group_ids.cpu().numpy()
+    )
     rows = [row for row in run.evaluation().to_dict("records") if row["label"] != label]
-    files.write_json(run.folder / "evaluation.json", [*rows, {"label": label, **interval._asdict()}])
+    files.write_json(
+        run.folder / "evaluation.json", [*rows, {"label": label, **interval._asdict()}]
+    )
 
 
 # --- the trainer of a config
 
 
 def build_trainer(config: RunConfig, output_dir: str | Path):
-    """The trainer, task, policy and held-out prompts of a config; nothing is trained or written yet."""
+    """The trainer, task, policy and held-out prompts of a config; nothing is trained or written
+    yet.
+    """
     kind = {"quantization": config.quantization, "lora": config.lora, "dtype": config.dtype}
     try:
         policy = load_policy(config.policy, **kind, seed=config.seed)
-    except (KeyError, TypeError, AttributeError, AssertionError) as error:  # a library's, of files that it can't read
-        raise ValueError(f"policy={config.policy!r} can't be loaded: {explain_error(error)}") from error
+    except (KeyError, TypeError, AttributeError, AssertionError) as error:
+        # a library's, of files that it can't read
+        raise ValueError(
+            f"policy={config.policy!r} can't be loaded: {explain_error(error)}"
+        ) from error
     if policy.tokenizer.eos_token_id is None:
-        raise ValueError(f"policy={config.policy!r} has a tokenizer without an end token; set its eos_token.")
+        raise ValueError(
+            f"policy={config.policy!r} has a tokenizer without an end token; set its eos_token."
+        )
     task = get_task(config.task, **config.task_options)
     args = trainer_args(config, torch.device(policy.provenance["device"]), output_dir)
     set_seed(config.seed)
@@ -204,9 +256,11 @@ def build_trainer(config: RunConfig, output_dir: str | Path):
 
 
 def manifest(config: RunConfig, policy, dataset, baseline_mib: float) -> dict:
-    """All that is needed to make the run again; baseline_mib: what the process held before it loaded the policy.
+    """All that is needed to make the run again; baseline_mib: what the process held before it
+    loaded the policy.
 
-    inputs: checksums by name, of files of the reader's own, and the policy's weights, settings, tokenizer and prompts.
+    inputs: checksums by name, of files of the reader's own, and the policy's weights, settings,
+    tokenizer and prompts.
     """
     reward = config.task_options.get("reward")
     texts = [
@@ -214,14 +268,28 @@ def manifest(config: RunConfig, policy, dataset, baseline_mib: float) -> dict:
         *(reward if isinstance(reward, dict) else [reward]),
         config.trainer.get("advantage_estimator"),
     ]
-    named = [re.sub(r"\.py:\w+$", ".py", text.removeprefix("own:")) for text in texts if isinstance(text, str)]
+    named = [
+        re.sub(r"\.py:\w+$", ".py", text.removeprefix("own:"))
+        for text in texts
+        if isinstance(text, str)
+    ]
     paths = [path for name in named if (path := Path(name).expanduser()).is_file()]
     # Not of the settings: where and in which precision the model was loaded.
-    loaded = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "quantization_config")
+    loaded = (
+        "transformers_version",
+        "_name_or_path",
+        "dtype",
+        "torch_dtype",
+        "quantization_config",
+    )
     model, tokenizer = policy.model, policy.tokenizer
     both = [model.config.to_dict(), model.generation_config.to_dict()]
     settings = [{key: value for key, value in one.items() if key not in loaded} for one in both]
-    words = [sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.special_tokens_map]
+    words = [
+        sorted(tokenizer.get_vocab().items()),
+        tokenizer.chat_template,
+        tokenizer.special_tokens_map,
+    ]
     inputs = {path.name: file_hash(path) for path in paths} | {
         f"the weights of the policy {config.policy!r}": policy.provenance.get("sha256"),
         f"the config of the policy {config.policy!r}": _sha256(settings),
@@ -243,32 +311,50 @@ def _sha256(tree) -> str:
 
 
 def _compare(started: dict, now: dict) -> list[str]:
-    """A note on versions or a device that differ between a run's manifest and that of one that starts now.
+    """A note on versions or a device that differ between a run's manifest and that of one that
+    starts now.
 
     Raises a ValueError that names the inputs that differ.
     """
-    before, after = ({"device": made.get("device")} | made.get("versions", {}) for made in (started, now))
-    others = [f"{key} {before[key]} -> {after.get(key)}" for key in before if before[key] != after.get(key)]
+    before, after = (
+        {"device": made.get("device")} | made.get("versions", {}) for made in (started, now)
+    )
+    others = [
+        f"{key} {before[key]} -> {after.get(key)}"
+        for key in before
+        if before[key] != after.get(key)
+    ]
     inputs = started.get("inputs", {})
     changed = [name for name, sha in now["inputs"].items() if sha != inputs.get(name, sha)]
-    if started.get("versions") != now["versions"]:  # another library may read the same files in another way
+    # another library may read the same files in another way
+    if started.get("versions") != now["versions"]:
         changed = [name for name in changed if not name.startswith(("the config", "the tokenizer"))]
     if changed:
-        restore = "a resume would end in other weights, so restore what was there, or start a new run"
+        restore = (
+            "a resume would end in other weights, so restore what was there, or start a new run"
+        )
         raise ValueError(f"Changed since the run started: {', '.join(changed)}; {restore}.")
     return [f"Resumed under other surroundings: {', '.join(others)}."] if others else []
 
 
 def newest_intact(folder: Path, max_steps: int) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint of a run of `max_steps` whose checksums hold, and what is wrong with each newer one."""
+    """The newest checkpoint of a run of `max_steps` whose checksums hold, and what is wrong with
+    each newer one.
+    """
     defects = []
     for checkpoint in files.checkpoints(folder):
         defect = files.damage(checkpoint, NEEDED)
         if defect is None:
             state = files.read_json(checkpoint / "trainer_state.json", dict)
-            for key, own in (("global_step", files.checkpoint_step(checkpoint)), ("max_steps", max_steps)):
+            for key, own in (
+                ("global_step", files.checkpoint_step(checkpoint)),
+                ("max_steps", max_steps),
+            ):
                 if state.get(key) != own:
-                    defect = f"{checkpoint.name} is of another run: {key} {state.get(key)!r} instead of {own}"
+                    defect = (
+                        f"{checkpoint.name} is of another run: {key} {state.get(key)!r} instead of"
+                        f" {own}"
+                    )
         if defect is None:
             return checkpoint, defects
         defects.append(defect)

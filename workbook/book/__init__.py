@@ -1,4 +1,6 @@
-"""The book: chapters run in cold kernels, rendered as pages, with the glossary and the literature beside them."""
+"""The book: chapters run in cold kernels, rendered as pages, with the glossary and the literature
+beside them.
+"""
 
 from workbook.places import lazy_names
 

@@ -1,4 +1,5 @@
-"""The book's lists from data/book: glossary, literature, ten questions, and multiple choices; as pages and in chapters.
+"""The book's lists from data/book: glossary, literature, ten questions, and multiple choices; as
+pages and in chapters.
 
 The first use of each term in a chapter's running text becomes an <abbr> that says what it is.
 """
@@ -43,9 +44,11 @@ PROTECTED = re.compile(  # what is no running text, in the order in which it is 
 
 @dataclass(frozen=True)
 class Term:
-    """A term with its formula (TeX, and in words), unit, meaning, first chapter, and the code that computes it.
+    """A term with its formula (TeX, and in words), unit, meaning, first chapter, and the code that
+    computes it.
 
-    expect, worry: what a reader should see of it, and what is a bad sign.  forms: in which chapters use it.
+    expect, worry: what a reader should see of it, and what is a bad sign.  forms: in which chapters
+    use it.
     constants: {$name in the texts: name below `workbook`}, so that no number stands in two places.
     """
 
@@ -71,7 +74,9 @@ class Term:
 def read_list(name: str) -> list[SimpleNamespace]:
     """Read the records of data/book/NAME.yaml, whose first lines say what the fields are."""
     records = yaml.safe_load(data_path("book", f"{name}.yaml").read_text(encoding="utf-8"))
-    return [SimpleNamespace(**{"title": "", "arxiv": "", "where": ""} | record) for record in records]
+    return [
+        SimpleNamespace(**{"title": "", "arxiv": "", "where": ""} | record) for record in records
+    ]
 
 
 def glossary() -> list[Term]:
@@ -79,7 +84,9 @@ def glossary() -> list[Term]:
     terms = []
     for record in yaml.safe_load(data_path("book", "glossary.yaml").read_text(encoding="utf-8")):
         term = Term(**record)
-        values = {key: f"{resolve_name(f'workbook.{name}'):g}" for key, name in term.constants.items()}
+        values = {
+            key: f"{resolve_name(f'workbook.{name}'):g}" for key, name in term.constants.items()
+        }
         texts = ("formula", "meaning", "words", "expect", "worry")
         filled = {name: Template(getattr(term, name)).substitute(values) for name in texts}
         terms.append(Term(**vars(term) | filled))
@@ -89,7 +96,9 @@ def glossary() -> list[Term]:
 def chapter_line(chapter: str) -> str:
     """The line of a chapter (two digits) that links to its literature; "" for none."""
     works = [work for work in read_list("references") if chapter in work.chapters]
-    links = [f"[{w.label}]({ARXIV}{w.arxiv})" if w.arxiv else f"{w.label} ({w.authors})" for w in works]
+    links = [
+        f"[{w.label}]({ARXIV}{w.arxiv})" if w.arxiv else f"{w.label} ({w.authors})" for w in works
+    ]
     return f"**Literature.** {' · '.join(links)}" if links else ""
 
 
@@ -104,9 +113,15 @@ def glossary_page() -> str:
 
 def glossary_text(name: str = "") -> str:
     """Some terms, or those whose name or forms hold `name`, as paragraphs; ValueError for none."""
-    terms = [one for one in glossary() if any(name.lower() in form.lower() for form in (one.term, *one.forms))]
+    terms = [
+        one
+        for one in glossary()
+        if any(name.lower() in form.lower() for form in (one.term, *one.forms))
+    ]
     if not terms:
-        raise ValueError(f"{name:.60} is no term of the glossary; without a term it shows all of them.")
+        raise ValueError(
+            f"{name:.60} is no term of the glossary; without a term it shows all of them."
+        )
     return "\n\n".join(
         f"**{one.term}**: {literal(one.words)} *({one.unit}; chapter {one.chapter})*\n"
         f"  {literal(f'{one.meaning} {one.advice}')} `workbook.{one.code}`"
@@ -126,10 +141,15 @@ def references_page() -> str:
 
 
 def losses_table() -> str:
-    """Write what each loss of TRL leaves on a token that a group shares as the table of data/book/losses.md."""
+    """Write what each loss of TRL leaves on a token that a group shares as the table of
+    data/book/losses.md.
+    """
     from workbook.chapters.drift.charts import SCALES, loss_type_effects, loss_type_levels
 
-    levels = {scale: loss_type_levels(scale).pivot(index="arm", columns="reuse", values="mean") for scale in SCALES}
+    levels = {
+        scale: loss_type_levels(scale).pivot(index="arm", columns="reuse", values="mean")
+        for scale in SCALES
+    }
     verdicts = {scale: loss_type_effects(scale).set_index("arm")["verdict"] for scale in SCALES}
     head = "".join(f" {name}: step 1 | step 4 | against dr_grpo |" for name in SCALES.values())
     lines = [f"| loss |{head}", "|---|" + "---:|---:|---|" * len(SCALES)]
@@ -143,7 +163,10 @@ def losses_table() -> str:
 
 def self_test_page() -> str:
     """Write the self-test as Markdown: ten questions, whose folded answers lead to their sections."""
-    head = "# Ten questions\n\nDo you know what chapters 00 to 05 say? Answer each for yourself, then open its answer."
+    head = (
+        "# Ten questions\n\nDo you know what chapters 00 to 05 say? Answer each for yourself, then"
+        " open its answer."
+    )
     return f"{head}\n\n{_questions(_chapter)}"
 
 
@@ -178,7 +201,9 @@ def tooltip(term: Term) -> str:
 
 
 def with_tooltips(cells: list[str], terms: list[Term] | None = None) -> list[str]:
-    """The markdown cells of a chapter with a tooltip at the first use of each term; the header is not among them."""
+    """The markdown cells of a chapter with a tooltip at the first use of each term; the header is
+    not among them.
+    """
     cells = [OURS.sub(r"\1", cell) for cell in cells]
     for term in glossary() if terms is None else terms:
         if not term.forms:
@@ -197,20 +222,25 @@ def with_tooltips(cells: list[str], terms: list[Term] | None = None) -> list[str
 
 
 def with_literature(cell: str, chapter: str) -> str:
-    """The last cell of a chapter with the links to its literature above the line that leads to other chapters."""
+    """The last cell of a chapter with the links to its literature above the line that leads to
+    other chapters.
+    """
     parts = LITERATURE.sub("", cell).rsplit("\n\n", 1)
     line = chapter_line(chapter)
     return "\n\n".join([parts[0], line, parts[1]] if line and len(parts) == 2 else parts)
 
 
 def with_badge(header: str, chapter: str) -> str:
-    """The first cell of a chapter with the badge that opens it in Colab below its title, where that has an address."""
+    """The first cell of a chapter with the badge that opens it in Colab below its title, where that
+    has an address.
+    """
     title, rest = BADGED.sub("", header).split("\n\n", 1)
     return "\n\n".join(filter(None, [title, badge(chapter), rest]))
 
 
 def write_tooltips(names=None, check: bool = False) -> list[str]:
-    """Bring tooltips, literature and badges of `find_notebooks` up to date; returns those that changed.
+    """Bring tooltips, literature and badges of `find_notebooks` up to date; returns those that
+    changed.
 
     check: write nothing.
     """
@@ -229,12 +259,15 @@ def write_tooltips(names=None, check: bool = False) -> list[str]:
         for cell, text in zip(cells, after, strict=True):
             cell["source"] = text.splitlines(keepends=True)
         if not check:
-            path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            path.write_text(
+                json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
     return changed
 
 
 def check_choice(exercise: str, answer: str | None) -> None:
-    """Print what a reader's letter says of an exercise in data/book/choices.yaml; None is no answer yet.
+    """Print what a reader's letter says of an exercise in data/book/choices.yaml; None is no answer
+    yet.
 
     exercise: chapter and number, such as "02-3".
 
@@ -253,7 +286,10 @@ def check_choice(exercise: str, answer: str | None) -> None:
     elif letter in options and letter != "RIGHT":
         print(f"Not quite: {options[letter]}")
     else:
-        print(f"Not quite: {str(answer)[:40]!r} is no option; choose one of {', '.join(sorted(options)[:-1])}.")
+        print(
+            f"Not quite: {str(answer)[:40]!r} is no option; choose one of"
+            f" {', '.join(sorted(options)[:-1])}."
+        )
 
 
 @cache

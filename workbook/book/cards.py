@@ -1,4 +1,6 @@
-"""Rows of the ledger in a chapter: a line each with a word in its colour, which opens the row behind it."""
+"""Rows of the ledger in a chapter: a line each with a word in its colour, which opens the row
+behind it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def outcome_badge(outcome: str) -> str:
 
 
 class ClaimLines:
-    """Rows of the ledger under a sentence each: HTML that opens on a page, text wrapped to a book.terminal."""
+    """Rows of the ledger under a sentence each: HTML that opens on a page, text wrapped to a
+    book.terminal.
+    """
 
     def __init__(self, lines: list[tuple[str, tuple]]):
         self.lines = lines
@@ -34,7 +38,9 @@ class ClaimLines:
         for text, row in self.lines:
             parts.append(f"{row.outcome}: {text} ({row.key}, {row.role})")
             more = f"{row.measured}: {stated_of(row)}"
-            parts.append(textwrap.fill(more, width, initial_indent="    ", subsequent_indent="    "))
+            parts.append(
+                textwrap.fill(more, width, initial_indent="    ", subsequent_indent="    ")
+            )
         return "\n".join(parts)
 
     def _repr_html_(self) -> str:
@@ -47,7 +53,8 @@ class ClaimLines:
 
 
 def show_claims(sentences: Mapping[str, str], scale: str = "family") -> ClaimLines:
-    """Show sentences, each of which states the claim of a row {key: sentence}, with the row's word; a click opens it.
+    """Show sentences, each of which states the claim of a row {key: sentence}, with the row's word;
+    a click opens it.
 
     scale: of the rows, such as "world:third".
 
@@ -59,16 +66,20 @@ def show_claims(sentences: Mapping[str, str], scale: str = "family") -> ClaimLin
 
 
 def show_outcomes(*keys: str, scale: str = "family") -> None:
-    """Show registered rows: a primary one under its claim in a few words, others under what was measured."""
+    """Show registered rows: a primary one under its claim in a few words, others under what was
+    measured.
+    """
     from IPython.display import display
 
     rows = show_claims(dict.fromkeys(keys, ""), scale).lines
-    display(ClaimLines([(row.words if row.role == "primary" else row.measured, row) for _, row in rows]))
+    display(
+        ClaimLines([(row.words if row.role == "primary" else row.measured, row) for _, row in rows])
+    )
 
 
 def interval_bar(row) -> str:
-    """The interval as a picture with its number; the number alone without one. Grey: too small to matter; dashed: the
-    threshold, with a mark to the side on which the claim lies."""
+    """The interval as a picture with its number; the number alone without one. Grey: too small to
+    matter; dashed: the threshold, with a mark to the side on which the claim lies."""
     number = escape(format_number(row))
     ends = (row.low, row.high, row.mean, row.threshold, row.smallest_effect, row.toward)
     if not all(map(math.isfinite, ends)) or (row.log and min(row.low, row.threshold) <= 0):
@@ -81,12 +92,26 @@ def interval_bar(row) -> str:
     def x(number: float) -> float:
         return round(6 + (scale(number) - start) / span * (width - 12), 1)
 
-    alt_text = f"{number}; threshold {row.threshold:g}, smallest effect of interest {row.smallest_effect:g}"
+    alt_text = (
+        f"{number}; threshold {row.threshold:g}, smallest effect of interest"
+        f" {row.smallest_effect:g}"
+    )
     middle, colour = height / 2, COLOURS.get(row.outcome, GREY)
-    parts = f'<rect x="{x(zone[0])}" y="0" width="{x(zone[1]) - x(zone[0]):.1f}" height="{height}" fill="#8883"/>'
-    parts += f'<path d="M{x(row.threshold)} 0V{height}" stroke="currentColor" stroke-dasharray="3 2"/>'
-    parts += f'<path d="M{x(row.threshold)} 0l{6 * row.toward:g} 3l{-6 * row.toward:g} 3z" fill="currentColor"/>'
+    parts = (
+        f'<rect x="{x(zone[0])}" y="0" width="{x(zone[1]) - x(zone[0]):.1f}" height="{height}"'
+        ' fill="#8883"/>'
+    )
+    parts += (
+        f'<path d="M{x(row.threshold)} 0V{height}" stroke="currentColor" stroke-dasharray="3 2"/>'
+    )
+    parts += (
+        f'<path d="M{x(row.threshold)} 0l{6 * row.toward:g} 3l{-6 * row.toward:g} 3z"'
+        ' fill="currentColor"/>'
+    )
     parts += f'<path d="M{x(row.low)} {middle}H{x(row.high)}" stroke="{colour}" stroke-width="3"/>'
     parts += f'<circle cx="{x(row.mean)}" cy="{middle}" r="4" fill="{colour}"/>'
     look = f'width="{width}" height="{height}" style="vertical-align: middle"'
-    return f'<svg role="img" aria-label="{alt_text}" {look}><title>{alt_text}</title>{parts}</svg> {number}'
+    return (
+        f'<svg role="img" aria-label="{alt_text}" {look}><title>{alt_text}</title>{parts}</svg>'
+        f" {number}"
+    )

@@ -1,6 +1,8 @@
-"""Execute the chapters top to bottom, each in a cold kernel, and keep nothing of the machine that they ran on.
+"""Execute the chapters top to bottom, each in a cold kernel, and keep nothing of the machine that
+they ran on.
 
-No paths, no timings, no widget models: a widget's last picture stands in its place, with its controls (`book.forms`).
+No paths, no timings, no widget models: a widget's last picture stands in its place, with its
+controls (`book.forms`).
 """
 
 import hashlib
@@ -25,7 +27,8 @@ class ChapterFailed(RuntimeError):
 
 
 def run_chapters(profile: str = "smoke", names=None, in_place: bool = False) -> dict:
-    """Run chapters in a profile and return each notebook with its outputs, printing the seconds as it goes.
+    """Run chapters in a profile and return each notebook with its outputs, printing the seconds as
+    it goes.
 
     names: as in "04" or "04_policy"; all by default.  in_place: write the outputs into notebooks/.
 
@@ -37,7 +40,9 @@ def run_chapters(profile: str = "smoke", names=None, in_place: bool = False) -> 
     for path in find_notebooks(names):
         start = time.perf_counter()
         chapters[path.stem] = execute(path, profile)
-        print(f"{path.stem}: {time.perf_counter() - start:.1f} s in the {profile} profile", flush=True)
+        print(
+            f"{path.stem}: {time.perf_counter() - start:.1f} s in the {profile} profile", flush=True
+        )
         if in_place:
             nbformat.write(chapters[path.stem], new := path.with_suffix(".new"))
             new.replace(path)
@@ -52,24 +57,32 @@ def read_chapters(names=None) -> dict:
 
 
 def find_chapters(names=None) -> list[Path]:
-    """The chapters in order, or the notebooks whose file name starts with one of `names`; errors in a sentence."""
+    """The chapters in order, or the notebooks whose file name starts with one of `names`; errors in
+    a sentence.
+    """
     found = find_notebooks(names)
     return found if names else [path for path in found if path.name[0].isdigit()]
 
 
 def find_notebooks(names=None) -> list[Path]:
-    """As `find_chapters`, and without names also the forms that have a notebook of their own, after the chapters."""
+    """As `find_chapters`, and without names also the forms that have a notebook of their own, after
+    the chapters.
+    """
     notebooks = sorted(NOTEBOOKS.glob("*.ipynb"))
     if not notebooks:
         clone("The command chapters")
     for name in names or ():
         if not any(path.name.startswith(name) for path in notebooks):
-            raise ValueError(f"{name!r} fits no chapter: there are {', '.join(path.stem for path in notebooks)}.")
+            raise ValueError(
+                f"{name!r} fits no chapter: there are {', '.join(path.stem for path in notebooks)}."
+            )
     return [path for path in notebooks if path.name.startswith(tuple(names or [""]))]
 
 
 def execute(path: Path, profile: str):
-    """The notebook at `path`, run top to bottom in a new kernel in its own folder, free of traces of this machine."""
+    """The notebook at `path`, run top to bottom in a new kernel in its own folder, free of traces
+    of this machine.
+    """
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -83,22 +96,33 @@ def execute(path: Path, profile: str):
         resources={"metadata": {"path": str(path.parent)}},
         store_widget_state=True,  # for `stable`, which drops it again
         record_timing=False,
-        shutdown_kernel="immediate",  # a kernel that holds torch takes seconds to tidy up, and nothing of it is needed
+        # a kernel that holds torch takes seconds to tidy up, and nothing of it is needed
+        shutdown_kernel="immediate",
         on_cell_start=lambda cell, cell_index: started.append(cell_index),
     )
     try:
-        nobodys = str(Path(tempfile.gettempdir()) / f"no-predictions-{os.getpid()}.json")  # nothing ever lies there
-        own = {"WORKBOOK_PROFILE": profile, "WORKBOOK_PREDICTIONS": nobodys, "JPY_SESSION_NAME": str(path)}
+        # nothing ever lies there
+        nobodys = str(Path(tempfile.gettempdir()) / f"no-predictions-{os.getpid()}.json")
+        own = {
+            "WORKBOOK_PROFILE": profile,
+            "WORKBOOK_PREDICTIONS": nobodys,
+            "JPY_SESSION_NAME": str(path),
+        }
         client.execute(env=os.environ | own)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        what = f"{error.ename}: {error.evalue}" if isinstance(error, CellExecutionError) else str(error)
+        what = (
+            f"{error.ename}: {error.evalue}"
+            if isinstance(error, CellExecutionError)
+            else str(error)
+        )
         source = notebook.cells[started[-1]].source
         raise ChapterFailed(f"{path.name} failed in cell {started[-1]}: {what}\n{source}") from None
     return stable(notebook, client.widget_state, client.widget_buffers)
 
 
 def stable(notebook, states: dict[str, dict] | None = None, buffers: dict[str, dict] | None = None):
-    """The notebook without what differs between machines and runs; states: of all widgets, by id, at the end, and
+    """The notebook without what differs between machines and runs; states: of all widgets, by id,
+    at the end, and
     buffers: their binary parts, by id and path."""
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook.metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
@@ -113,7 +137,9 @@ def stable(notebook, states: dict[str, dict] | None = None, buffers: dict[str, d
 
 
 def _portable(output, states: dict[str, dict], buffers: dict[str, dict]):
-    """An output without machine paths; a widget becomes its last picture or its text, or nothing if it has neither."""
+    """An output without machine paths; a widget becomes its last picture or its text, or nothing if
+    it has neither.
+    """
     from workbook.book.forms import FORM, TOKENS, last_form, last_tokens
     from workbook.views.style import picture
 
@@ -146,27 +172,39 @@ def _scrub(text: str) -> str:
     >>> _scrub(f"{NOTEBOOKS}/runs")
     './notebooks/runs'
     """
-    folders = {ROOT: ".", sys.prefix: "<environment>", tempfile.gettempdir(): "<temporary>", Path.home(): "~"}
+    folders = {
+        ROOT: ".",
+        sys.prefix: "<environment>",
+        tempfile.gettempdir(): "<temporary>",
+        Path.home(): "~",
+    }
     for folder, name in folders.items():
         text = re.sub(rf"{re.escape(str(folder))}(?=$|[/\s'\"),:;.])", name, text)
     return text
 
 
 def describe(notebook, name: str) -> tuple[str, str]:
-    """Title and question of a chapter from its first markdown cell: a `#` heading and a line on its question."""
+    """Title and question of a chapter from its first markdown cell: a `#` heading and a line on its
+    question.
+    """
     text = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
     title = re.search(r"^#\s+(.+)$", text, re.MULTILINE)
     question = re.search(r"question\W+\s*(.+)", text, re.IGNORECASE)
-    return (title[1].strip() if title else name), (re.sub(r"[*_`]", "", question[1]).strip() if question else "")
+    return (title[1].strip() if title else name), (
+        re.sub(r"[*_`]", "", question[1]).strip() if question else ""
+    )
 
 
-COPIES = ROOT / "my_chapters"  # working copies, beside notebooks/, so that a chapter's ../data is the same
+# working copies, beside notebooks/, so that a chapter's ../data is the same
+COPIES = ROOT / "my_chapters"
 
 
 def update_copies(folder: Path | None = None) -> list[str]:
-    """Make the copies that are missing, renew those that nobody ran or edited; returns sentences about others.
+    """Make the copies that are missing, renew those that nobody ran or edited; returns sentences
+    about others.
 
-    A copy has no outputs, which would give predictions away, and the digest of its chapter's text in its metadata.
+    A copy has no outputs, which would give predictions away, and the digest of its chapter's text
+    in its metadata.
     """
     (folder := folder or COPIES).mkdir(exist_ok=True)
     sentences = []
@@ -177,14 +215,16 @@ def update_copies(folder: Path | None = None) -> list[str]:
             _write(chapter, copy)
         elif _origin(notebook) != _digest(_read(chapter)):
             sentences.append(
-                f"{chapter.stem} has changed since your copy was made. A fresh one, yours kept beside it: "
-                f"python -m workbook lab --fresh {chapter.stem}"
+                f"{chapter.stem} has changed since your copy was made. A fresh one, yours kept"
+                f" beside it: python -m workbook lab --fresh {chapter.stem}"
             )
     return sentences
 
 
 def fresh_copy(chapter: Path, folder: Path | None = None) -> str:
-    """Make a fresh copy of a chapter, and say where the old one is kept if its reader had touched it."""
+    """Make a fresh copy of a chapter, and say where the old one is kept if its reader had touched
+    it.
+    """
     (folder := folder or COPIES).mkdir(exist_ok=True)
     copy, kept = folder / chapter.name, ""
     if copy.exists() and not _is_untouched(_read(copy)):
@@ -195,7 +235,9 @@ def fresh_copy(chapter: Path, folder: Path | None = None) -> str:
 
 
 def _read(path: Path) -> dict:
-    """A notebook's JSON; without cells where there is none or it can't be read, so that it counts as touched."""
+    """A notebook's JSON; without cells where there is none or it can't be read, so that it counts
+    as touched.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -211,7 +253,9 @@ def _write(chapter: Path, copy: Path) -> None:
 def without_outputs(notebook: dict) -> dict:
     """The notebook as nobody has run it yet."""
     blank = {"outputs": [], "execution_count": None}
-    return notebook | {"cells": [c | blank if c["cell_type"] == "code" else c for c in notebook["cells"]]}
+    return notebook | {
+        "cells": [c | blank if c["cell_type"] == "code" else c for c in notebook["cells"]]
+    }
 
 
 def _is_untouched(notebook: dict) -> bool:

@@ -1,7 +1,8 @@
-"""Colab: install what is missing there, change nothing that is there, and put the workbook on the path.
+"""Colab: install what is missing there, change nothing that is there, and put the workbook on the
+path.
 
-Run by the setup cell before anything else is imported. Colab's own packages are in use by the running kernel, so each
-is held at its version.
+Run by the setup cell before anything else is imported. Colab's own packages are in use by the
+running kernel, so each is held at its version.
 """
 
 import base64
@@ -19,8 +20,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 HOME = Path(__file__).resolve().parents[1]
-# Where Colab fetches the workbook from, and what the badges lead to. OWNER stands for an address that is still to come:
-# until then no page shows one. Once it is set, `chapters --terms` and `findings --readme README.md` write them.
+# Where Colab fetches the workbook from, and what the badges lead to. OWNER stands for an address
+# that is still to come: until then no page shows one. Once it is set, `chapters --terms` and
+# `findings --readme README.md` write them.
 REPOSITORY = "https://github.com/OWNER/cancellation-workbook"
 BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="117" height="20" role="img" aria-label="Open in Colab">
 <rect width="117" height="20" rx="3" fill="#555"/><g fill="none" stroke-width="2.4">
@@ -44,11 +46,14 @@ profile = workbook.setup(seed=0)
 """.strip()
     % REPOSITORY
 )
-FOLDED = {"jupyter": {"source_hidden": True}}  # its metadata: JupyterLab shows three dots, and what it prints
+# its metadata: JupyterLab shows three dots, and what it prints
+FOLDED = {"jupyter": {"source_hidden": True}}
 
-REMOVED = {"torchao": ">=0.16"}  # taken away below this version: peft refuses it, and nothing here uses it
-# Installed with these instead of the dependencies that they declare, which would move Colab's own: trl 1.16 declares
-# datasets>=4.7 and runs with Colab's 4.0; reasoning-gym pins exact versions of small packages.
+# taken away below this version: peft refuses it, and nothing here uses it
+REMOVED = {"torchao": ">=0.16"}
+# Installed with these instead of the dependencies that they declare, which would move Colab's own:
+# trl 1.16 declares datasets>=4.7 and runs with Colab's 4.0; reasoning-gym pins exact versions of
+# small packages.
 NO_DEPENDENCIES = {
     "trl": [],
     "reasoning-gym": [
@@ -58,13 +63,21 @@ NO_DEPENDENCIES = {
 
 
 def plan(requirements: list[str], installed: dict[str, str], constraints: str) -> list[list[str]]:
-    """Return the pip commands that meet `requirements` and leave what is installed, {name: version}, but REMOVED."""
+    """Return the pip commands that meet `requirements` and leave what is installed, {name:
+    version}, but REMOVED.
+    """
     versions = {canonicalize_name(name): version for name, version in installed.items()}
-    removed = [name for name, bound in REMOVED.items() if name in versions and not meets(versions[name], bound)]
+    removed = [
+        name
+        for name, bound in REMOVED.items()
+        if name in versions and not meets(versions[name], bound)
+    ]
     missing = {text: name for text in requirements if (name := package(text)) not in versions}
     bare = [text for text, name in missing.items() if name in NO_DEPENDENCIES]
     held = [text for text in missing if text not in bare]
-    held += [name for text in bare for name in NO_DEPENDENCIES[missing[text]] if name not in versions]
+    held += [
+        name for text in bare for name in NO_DEPENDENCIES[missing[text]] if name not in versions
+    ]
     commands = [["uninstall", "-y", *removed]] * bool(removed)
     commands += [["install", "-c", constraints, *held]] * bool(held)
     return commands + [["install", "--no-deps", *bare]] * bool(bare)
@@ -75,7 +88,11 @@ def unmet(requirements: list[str], installed: dict[str, str]) -> list[str]:
     versions = {canonicalize_name(name): version for name, version in installed.items()}
     bounds = {package(text): Requirement(text).specifier for text in requirements}
     there = {name: bound for name, bound in bounds.items() if name in versions}
-    return [f"{n} {versions[n]} (needs {bound})" for n, bound in there.items() if not meets(versions[n], bound)]
+    return [
+        f"{n} {versions[n]} (needs {bound})"
+        for n, bound in there.items()
+        if not meets(versions[n], bound)
+    ]
 
 
 def package(requirement: str) -> str:
@@ -89,7 +106,9 @@ def meets(version: str, bound: str | SpecifierSet) -> bool:
 
 
 def requirements() -> list[str]:
-    """Return the workbook's declared dependencies, those of the extras that chapters need among them."""
+    """Return the workbook's declared dependencies, those of the extras that chapters need among
+    them.
+    """
     project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
     extras = Requirement(*project["optional-dependencies"]["all"]).extras
     return project["dependencies"] + [
@@ -98,24 +117,42 @@ def requirements() -> list[str]:
 
 
 def prepare() -> None:
-    """Install what is missing, then let this kernel and the processes it starts import the workbook, or SystemExit."""
+    """Install what is missing, then let this kernel and the processes it starts import the
+    workbook, or SystemExit.
+    """
     if "google.colab" not in sys.modules:
         raise SystemExit("This is no Colab: `make lab` or pip install the workbook here.")
     if getattr(sys.modules.get("workbook"), "__file__", None) is None:
-        sys.modules.pop("workbook", None)  # the clone's folder, which the cell imported after a call that failed
-    installed = {dist.metadata["Name"]: dist.version for dist in metadata.distributions() if dist.metadata["Name"]}
+        # the clone's folder, which the cell imported after a call that failed
+        sys.modules.pop("workbook", None)
+    installed = {
+        dist.metadata["Name"]: dist.version
+        for dist in metadata.distributions()
+        if dist.metadata["Name"]
+    }
     if old := unmet(requirements(), installed):
-        raise SystemExit(f"This Colab has {', '.join(old)}, which a running kernel can't change; try another runtime.")
+        raise SystemExit(
+            f"This Colab has {', '.join(old)}, which a running kernel can't change; try another"
+            " runtime."
+        )
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder, "constraints.txt")
-        constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(installed.items())))
+        constraints.write_text(
+            "".join(f"{name}=={version}\n" for name, version in sorted(installed.items()))
+        )
         for arguments in plan(requirements(), installed, str(constraints)):
             print("pip", *arguments, flush=True)
-            if subprocess.run([sys.executable, "-m", "pip", "-q", *arguments], check=False).returncode:
-                raise SystemExit("This pip command failed, for the reason above it; run this cell again.")
+            if subprocess.run(
+                [sys.executable, "-m", "pip", "-q", *arguments], check=False
+            ).returncode:
+                raise SystemExit(
+                    "This pip command failed, for the reason above it; run this cell again."
+                )
     if str(HOME) not in sys.path:
         sys.path.insert(0, str(HOME))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(HOME), os.environ.get("PYTHONPATH")])
+    )
     os.chdir(HOME / "notebooks")
 
 
@@ -125,10 +162,15 @@ def known(address: str = REPOSITORY) -> bool:
 
 
 def badge(chapter: str, address: str = REPOSITORY) -> str:
-    """Return the line of Markdown that opens a chapter, its file's name without .ipynb, in Colab, or ""."""
+    """Return the line of Markdown that opens a chapter, its file's name without .ipynb, in Colab,
+    or "".
+    """
     if not known(address):
         return ""
-    name, picture = address.removeprefix("https://github.com/"), base64.b64encode(BADGE.encode()).decode()
+    name, picture = (
+        address.removeprefix("https://github.com/"),
+        base64.b64encode(BADGE.encode()).decode(),
+    )
     place = f"https://colab.research.google.com/github/{name}/blob/main/notebooks/{chapter}.ipynb"
     return f"[![Open in Colab](data:image/svg+xml;base64,{picture})]({place})"
 

@@ -1,7 +1,9 @@
-"""What the book found, and what to do: sentences of data/book/findings.yaml that stand while the ledger's words do.
+"""What the book found, and what to do: sentences of data/book/findings.yaml that stand while the
+ledger's words do.
 
-A sentence names the rows that it rests on and the words under which it holds. Where one has changed it is not printed;
-the rows' words as they are stand in its place. It loads no table of a study: the kept ledger has all of it.
+A sentence names the rows that it rests on and the words under which it holds. Where one has changed
+it is not printed; the rows' words as they are stand in its place. It loads no table of a study: the
+kept ledger has all of it.
 """
 
 import html
@@ -17,15 +19,23 @@ from workbook.ledger import OPEN, format_effect, read_book, registered, row_of
 
 NUMBER = re.compile(r"\{([^{}:]+)(:%)?\}")
 FOLD = "<details><summary>{number}. {says}</summary>\n\n{more}\n\n</details>"
-GRID = "display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 340px), 1fr)); gap: 12px"
-CARD = "border: 1px solid #8886; border-radius: 6px; padding: 10px 14px; line-height: 1.4; overflow-wrap: break-word"
+GRID = (
+    "display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 340px), 1fr)); gap:"
+    " 12px"
+)
+CARD = (
+    "border: 1px solid #8886; border-radius: 6px; padding: 10px 14px; line-height: 1.4;"
+    " overflow-wrap: break-word"
+)
 PART = '<p style="margin: 0 0 6px">{}</p>'
 BLOCK = r"(<!-- {0} -->\n).*?(<!-- /{0} -->)"  # of README
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence and the rows that it rests on. when: {row: the word under which it holds}; none where it is proved."""
+    """A sentence and the rows that it rests on. when: {row: the word under which it holds}; none
+    where it is proved.
+    """
 
     says: str
     when: Mapping[str, str] = field(default_factory=dict)
@@ -44,16 +54,22 @@ class Finding:
 
 @dataclass(frozen=True)
 class Shown(Finding):
-    """A finding. figure: of the chart that shows it, in a chapter.  experiment: of evidence.yaml; "" if proved."""
+    """A finding. figure: of the chart that shows it, in a chapter.  experiment: of evidence.yaml;
+    "" if proved.
+    """
 
     figure: str = ""
     chapter: str = ""
     experiment: str = ""
 
     def more(self, chapters: str, evidence: str) -> str:
-        """What stands behind a click: the figure and the experiment, if any. Arguments: where they lie."""
+        """What stands behind a click: the figure and the experiment, if any. Arguments: where they
+        lie.
+        """
         link = f"[{self.figure}]({chapters}{self.chapter}.ipynb)"
-        return f"{link} · " + (f"[experiment]({evidence}#{self.experiment})" if self.experiment else "proved there")
+        return f"{link} · " + (
+            f"[experiment]({evidence}#{self.experiment})" if self.experiment else "proved there"
+        )
 
 
 @dataclass(frozen=True)
@@ -67,18 +83,25 @@ class Decision(Finding):
     def words(self) -> str:
         """The rows that it rests on with their words, word by word."""
         words = dict.fromkeys(row_of(key).outcome for key in self.when)
-        return "; ".join(f"{word}: {', '.join(k for k in self.when if row_of(k).outcome == word)}" for word in words)
+        return "; ".join(
+            f"{word}: {', '.join(k for k in self.when if row_of(k).outcome == word)}"
+            for word in words
+        )
 
 
 @cache
 def read_findings() -> tuple[list[Shown], list[Decision]]:
     """The findings, and the decisions."""
     records = read_book("findings")
-    return [Shown(**row) for row in records["findings"]], [Decision(**row) for row in records["decisions"]]
+    return [Shown(**row) for row in records["findings"]], [
+        Decision(**row) for row in records["decisions"]
+    ]
 
 
 def findings_markdown(chapters: str = "notebooks/", evidence: str = "data/book/evidence.md") -> str:
-    """The findings, a line each; a click opens its figure and its experiment. Arguments: where they lie, for links."""
+    """The findings, a line each; a click opens its figure and its experiment. Arguments: where they
+    lie, for links.
+    """
     return "\n".join(
         FOLD.format(number=i, says=one.sentence(), more=one.more(chapters, evidence))
         for i, one in enumerate(read_findings()[0], 1)
@@ -89,8 +112,13 @@ def findings_text() -> str:
     """The findings as text, each with the chapter and the experiment behind it."""
     lines = []
     for i, one in enumerate(read_findings()[0], 1):
-        lines += [f"{i}. {one.sentence()}", f"   chapter {one.chapter[:2]}, {one.experiment or 'proved there'}"]
-    return "\n".join([*lines, "", "The experiments, with numbers and controls: data/book/evidence.md"])
+        lines += [
+            f"{i}. {one.sentence()}",
+            f"   chapter {one.chapter[:2]}, {one.experiment or 'proved there'}",
+        ]
+    return "\n".join(
+        [*lines, "", "The experiments, with numbers and controls: data/book/evidence.md"]
+    )
 
 
 def findings():
@@ -101,16 +129,28 @@ def findings():
 
 
 def decisions_text() -> str:
-    """What to do, setting of TRL or of the trainer by setting: what we would do, why, where it stops, and its rows."""
+    """What to do, setting of TRL or of the trainer by setting: what we would do, why, where it
+    stops, and its rows.
+    """
     parts = []
     for one in read_findings()[1]:
-        parts += [", ".join(f"`{name}`" for name in one.setting), f"  **{one.do}**", f"  Why: {one.sentence()}"]
-        parts += [f"  Where it stops: {one.stops}", *([f"  *{one.words()}*"] if one.when else []), ""]
+        parts += [
+            ", ".join(f"`{name}`" for name in one.setting),
+            f"  **{one.do}**",
+            f"  Why: {one.sentence()}",
+        ]
+        parts += [
+            f"  Where it stops: {one.stops}",
+            *([f"  *{one.words()}*"] if one.when else []),
+            "",
+        ]
     return "\n".join(parts[:-1])
 
 
 class Decisions:
-    """What to do about it, computed from the ledger: a card a setting on a page, text in a book.terminal."""
+    """What to do about it, computed from the ledger: a card a setting on a page, text in a
+    book.terminal.
+    """
 
     def __repr__(self) -> str:
         from workbook.book.terminal import laid_out
@@ -128,7 +168,10 @@ def decisions() -> Decisions:
 
 def _card(one: Decision) -> str:
     """A decision as a card: what to do first and in bold, then why, and where that stops."""
-    parts = [", ".join(f"<code>{html.escape(name)}</code>" for name in one.setting), f"<b>{_inline(one.do)}</b>"]
+    parts = [
+        ", ".join(f"<code>{html.escape(name)}</code>" for name in one.setting),
+        f"<b>{_inline(one.do)}</b>",
+    ]
     parts += [f"Why: {_inline(one.sentence())}", f"Where it stops: {_inline(one.stops)}"]
     parts += [f"<i>{_inline(one.words())}</i>"] if one.when else []
     return f'<div style="{CARD}">{"".join(map(PART.format, parts))}</div>'
@@ -140,7 +183,8 @@ def _inline(text: str) -> str:
 
 
 def undecided() -> pd.DataFrame:
-    """Primary rows that are open, with the units at which the detectable effect would be the one of interest.
+    """Primary rows that are open, with the units at which the detectable effect would be the one of
+    interest.
 
     The detectable effect (80 % power) goes as 1 / sqrt(units).
     """
@@ -149,18 +193,29 @@ def undecided() -> pd.DataFrame:
     table = pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
     table["claim"] = [f"{row.claim} {row.words}" for row in rows]
     return table.assign(
-        **{"units needed": np.ceil(table["units"] * (table["detectable"] / table["smallest_effect"]) ** 2)}
+        **{
+            "units needed": np.ceil(
+                table["units"] * (table["detectable"] / table["smallest_effect"]) ** 2
+            )
+        }
     )
 
 
 def write_readme(path) -> bool:
-    """Write the findings, and the addresses once there are some, between a file's marks; whether it changed."""
+    """Write the findings, and the addresses once there are some, between a file's marks; whether it
+    changed.
+    """
     from workbook.book.colab import addresses_markdown
 
     text = new = path.read_text(encoding="utf-8")
     blocks = {"findings": f"{findings_markdown()}\n", "addresses": addresses_markdown()}
     for name, block in blocks.items():
-        new = re.sub(BLOCK.format(name), lambda match, block=block: match[1] + block + match[2], new, flags=re.DOTALL)
+        new = re.sub(
+            BLOCK.format(name),
+            lambda match, block=block: match[1] + block + match[2],
+            new,
+            flags=re.DOTALL,
+        )
     if new != text:
         path.write_text(new, encoding="utf-8")
     return new != text

@@ -1,11 +1,22 @@
-"""The evidence on one page: the dozen experiments of data/book/evidence.yaml, with the numbers of the kept ledger."""
+"""The evidence on one page: the dozen experiments of data/book/evidence.yaml, with the numbers of
+the kept ledger.
+"""
 
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from workbook.ledger import CANNOT, OPEN, experiments, format_effect, format_number, kept_ledger, read_book, row_of
+from workbook.ledger import (
+    CANNOT,
+    OPEN,
+    experiments,
+    format_effect,
+    format_number,
+    kept_ledger,
+    read_book,
+    row_of,
+)
 from workbook.studies.storage import read_manifest
 
 CHAPTERS = "../../notebooks/"  # from data/book
@@ -27,41 +38,64 @@ def evidence_markdown() -> str:
 
 
 def evidence_table() -> pd.DataFrame:
-    """A row an experiment: its question, the word, the number with its interval, and how many units."""
+    """A row an experiment: its question, the word, the number with its interval, and how many
+    units.
+    """
     rows = []
     for one in experiments().values():
         row = row_of(one["primary"])
         rows.append((one["question"], row.outcome, format_number(row, 2), row.units))
-    return pd.DataFrame(rows, columns=["question", "outcome", "number", "units"]).set_index("question")
+    return pd.DataFrame(rows, columns=["question", "outcome", "number", "units"]).set_index(
+        "question"
+    )
 
 
 def _section(name: str, one: dict) -> str:
-    """An experiment: question, word and number, controls, what lies beside, figure, command, what would change it."""
+    """An experiment: question, word and number, controls, what lies beside, figure, command, what
+    would change it.
+    """
     row = row_of(one["primary"])
-    units = f"{row.units} units" + (f" on {row.policies:.0f} policies" if row.policies < row.units else "")
+    units = f"{row.units} units" + (
+        f" on {row.policies:.0f} policies" if row.policies < row.units else ""
+    )
     claim = f"{'above' if row.toward > 0 else 'below'} {row.threshold:g} ± {row.smallest_effect:g}"
     tested = f", Holm's p {row.p_holm:.2g}" if np.isfinite(row.p_holm) else ""
     lines = [f'<a id="{name}"></a>', "", f"## {one['question']}", ""]
     number = f"{format_number(row, 2)}, {units} ({row.scale})"
     lines += [f"**{row.outcome}**: {number}. Claim: {claim}. Row {one['primary']}{tested}."]
     lines += [f"Why: {row.reason}."] if row.outcome in (CANNOT, OPEN) else []
-    controls = [f"{kind} control: {_rows(one[kind.lower()])}" for kind in ("Positive", "Negative") if one[kind.lower()]]
+    controls = [
+        f"{kind} control: {_rows(one[kind.lower()])}"
+        for kind in ("Positive", "Negative")
+        if one[kind.lower()]
+    ]
     lines += ["", f"- {' '.join(controls)}"]
     lines += [f"- Beside it: {_rows(one['beside'])}"] if one.get("beside") else []
     figure = f"[{one['figure']}]({CHAPTERS}{one['chapter']}.ipynb)"
-    lines += [f"- Figure: {figure}. Pilot: {one['seen']}.{' ' + one['note'] if 'note' in one else ''}"]
-    lines += [f"- Again: {'; '.join(_commands(one, row))}.", f"- Would change our mind: {one['change']}", ""]
+    lines += [
+        f"- Figure: {figure}. Pilot: {one['seen']}.{' ' + one['note'] if 'note' in one else ''}"
+    ]
+    lines += [
+        f"- Again: {'; '.join(_commands(one, row))}.",
+        f"- Would change our mind: {one['change']}",
+        "",
+    ]
     return "\n".join(lines)
 
 
 def _rows(rows: dict[str, str]) -> str:
     """Rows as a list in a sentence."""
-    parts = [f"{text}: {format_effect(row_of(key), 2)}, *{row_of(key).outcome}*" for key, text in rows.items()]
+    parts = [
+        f"{text}: {format_effect(row_of(key), 2)}, *{row_of(key).outcome}*"
+        for key, text in rows.items()
+    ]
     return "; ".join(parts) + "."
 
 
 def _commands(one: dict, row) -> list[str]:
-    """The commands that measure an experiment's studies again, with the minutes that their units took."""
+    """The commands that measure an experiment's studies again, with the minutes that their units
+    took.
+    """
     return [
         f"`measure {study} --scale {row.scale}` ({format_minutes(minutes(study, row.scale))})"
         for study in one.get("studies", [row.study])
@@ -69,7 +103,9 @@ def _commands(one: dict, row) -> list[str]:
 
 
 def minutes(study: str, scale: str) -> float:
-    """How long the units of a study took at a scale, by their manifests; of all worlds together for "worlds"."""
+    """How long the units of a study took at a scale, by their manifests; of all worlds together for
+    "worlds".
+    """
     rows = read_manifest(study)
     own = rows["scale"].str.startswith("world:") if scale == WORLDS else rows["scale"] == scale
     return float(rows.loc[own, "seconds"].sum() / 60)

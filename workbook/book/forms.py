@@ -1,6 +1,8 @@
-"""Widgets as they looked when a chapter had run: the last picture of a chart, and a list of labels with values.
+"""Widgets as they looked when a chapter had run: the last picture of a chart, and a list of labels
+with values.
 
-A committed notebook keeps such a list beside a picture, under a type of its own that JupyterLab passes over.
+A committed notebook keeps such a list beside a picture, under a type of its own that JupyterLab
+passes over.
 """
 
 import html
@@ -10,9 +12,11 @@ from collections.abc import Iterator
 from workbook.views.live import received
 
 FORM = "application/vnd.workbook.controls+json"
-UNSAFE = re.compile(r'<(style|script)\b.*?</\1>|\s(?:style|on\w+)="[^"]*"', re.DOTALL)  # made for another page
+# made for another page
+UNSAFE = re.compile(r'<(style|script)\b.*?</\1>|\s(?:style|on\w+)="[^"]*"', re.DOTALL)
 PREFIX = "IPY_MODEL_"
-TOKENS = "application/vnd.workbook.tokens+json"  # a heatmap's state: what a page without a kernel draws it from
+# a heatmap's state: what a page without a kernel draws it from
+TOKENS = "application/vnd.workbook.tokens+json"
 TOKEN_STATE = (
     "title",
     "main",
@@ -30,32 +34,45 @@ NOTE = "A static copy: these controls answer where the chapter runs."
 
 
 def last_form(states: dict[str, dict], model: str) -> tuple[dict | None, list[list[str]]]:
-    """Return the spec of a widget's first chart with its last rows, and its [label, value] pairs, in order.
+    """Return the spec of a widget's first chart with its last rows, and its [label, value] pairs,
+    in order.
 
-    states: {id: state} of all widgets, as they were last.  A pair without a label is a sentence, in HTML.
+    states: {id: state} of all widgets, as they were last.  A pair without a label is a sentence, in
+    HTML.
     """
     spec, pairs = None, []
     for state in _shown(states, model):
         if "spec" in state and "data" in state:
             tables = {name: received(rows) for name, rows in state["data"].items()}
             spec = spec or {**state["spec"], "datasets": tables}
-        elif (name := state.get("_model_name", "")) in ("HTMLModel", "LabelModel") and state.get("value"):
+        elif (name := state.get("_model_name", "")) in ("HTMLModel", "LabelModel") and state.get(
+            "value"
+        ):
             words = UNSAFE.sub("", state["value"])
             pairs.append(["", words if name == "HTMLModel" else html.escape(words)])
         elif "_options_labels" in state:
             index = state.get("index")
             places = index if isinstance(index, list | tuple) else [] if index is None else [index]
-            pairs.append([state.get("description", ""), ", ".join(state["_options_labels"][k] for k in places)])
+            pairs.append(
+                [
+                    state.get("description", ""),
+                    ", ".join(state["_options_labels"][k] for k in places),
+                ]
+            )
         elif "value" in state and state.get("description"):
             value = state["value"]
-            pairs.append([state["description"], f"{value:.4g}" if isinstance(value, float) else str(value)])
+            pairs.append(
+                [state["description"], f"{value:.4g}" if isinstance(value, float) else str(value)]
+            )
     return spec, pairs
 
 
 def last_tokens(state: dict, buffers: dict) -> dict | None:
-    """Return a heatmap's state as a page can draw it, with its binary parts as [path, base64]; None of another widget.
+    """Return a heatmap's state as a page can draw it, with its binary parts as [path, base64]; None
+    of another widget.
 
-    state, buffers: of a widget as nbclient keeps them.  What only a kernel can do is left out: other groups and steps.
+    state, buffers: of a widget as nbclient keeps them.  What only a kernel can do is left out:
+    other groups and steps.
     """
     if not str(state.get("_anywidget_id")).endswith(".TokenHeatmap"):
         return None

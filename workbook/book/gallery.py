@@ -12,7 +12,9 @@ READING = "[reading] "
 
 
 def figures() -> dict[str, SimpleNamespace]:
-    """Read the records of data/book/figures.yaml, whose first lines say what the fields are, by their names."""
+    """Read the records of data/book/figures.yaml, whose first lines say what the fields are, by
+    their names.
+    """
     records = read_book("figures")
     given = {"live": [], "measured": [], "controls": [], "keys": [], "reading": False}
     return {record["figure"]: SimpleNamespace(**given | record) for record in records}
@@ -35,27 +37,44 @@ class FigureCard:
         return "\n".join([*lines, *(["Outcomes:"] if rows else []), *rows])
 
     def _repr_html_(self) -> str:
-        lines = "".join(f"<p><b>{html.escape(name)}.</b> {html.escape(text)}</p>" for name, text in self.lines.items())
+        lines = "".join(
+            f"<p><b>{html.escape(name)}.</b> {html.escape(text)}</p>"
+            for name, text in self.lines.items()
+        )
         rows = ""
         for row in self.outcomes:
             number = html.escape(format_number(row))
             measured = f'<abbr title="{html.escape(row.key)}">{html.escape(row.measured)}</abbr>'
             rows += f"<li>{outcome_badge(row.outcome)} {measured}: {number}</li>"
-        more = f'<p>More: <a href="{self.figure.chapter}.ipynb">chapter {self.figure.chapter[:2]}</a></p>'
-        return lines + (f"<p><b>What the ledger says.</b></p><ul>{rows}</ul>" if rows else "") + more
+        more = (
+            f'<p>More: <a href="{self.figure.chapter}.ipynb">chapter'
+            f" {self.figure.chapter[:2]}</a></p>"
+        )
+        return (
+            lines + (f"<p><b>What the ledger says.</b></p><ul>{rows}</ul>" if rows else "") + more
+        )
 
 
 def show_figure(name: str) -> FigureCard:
-    """Show what the paper has, what stands for it here with which controls, what differs, and the ledger's outcomes."""
+    """Show what the paper has, what stands for it here with which controls, what differs, and the
+    ledger's outcomes.
+    """
     if name not in (known := figures()):
         raise ValueError(f"figure={name!r} is not in the gallery; there are {', '.join(known)}.")
     return FigureCard(known[name])
 
 
 def gallery_table() -> pd.DataFrame:
-    """All figures at a glance: what the paper shows, whether it is computed anew, and the first row's outcome."""
+    """All figures at a glance: what the paper shows, whether it is computed anew, and the first
+    row's outcome.
+    """
     rows = [
-        (one.figure, READING * one.reading + one.shows, "yes" if one.live else "no", outcome_word(one.keys))
+        (
+            one.figure,
+            READING * one.reading + one.shows,
+            "yes" if one.live else "no",
+            outcome_word(one.keys),
+        )
         for one in figures().values()
     ]
     columns = ["figure", "paper shows", "computed live", "outcome"]

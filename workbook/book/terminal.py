@@ -1,6 +1,8 @@
-"""Texts in light Markdown on a book.terminal: wrapped to its width, in colour where somebody looks, plain in a pipe.
+"""Texts in light Markdown on a book.terminal: wrapped to its width, in colour where somebody looks,
+plain in a pipe.
 
-Known are **bold**, *aside*, `code`, tables, and lines that begin with spaces, a number or a dash and hang below that.
+Known are **bold**, *aside*, `code`, tables, and lines that begin with spaces, a number or a dash
+and hang below that.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ from rich.table import Table
 from rich.text import Text
 
 WIDTH = 100  # columns, at most
-MARKS = {r"\*\*(.+?)\*\*": "bold", r"(?<![\w*])\*(?=\S)([^*]+?)(?<=\S)\*(?![\w*])": "dim", r"`([^`]+)`": "cyan"}
+MARKS = {
+    r"\*\*(.+?)\*\*": "bold",
+    r"(?<![\w*])\*(?=\S)([^*]+?)(?<=\S)\*(?![\w*])": "dim",
+    r"`([^`]+)`": "cyan",
+}
 SIGNS = {"✓": "green", "✗": "red", "≈": "blue", "?": "yellow"}  # where a text begins
 LITERAL = {ord(mark): 0xE000 + k for k, mark in enumerate("*`|")}  # a mark that is none
 HANGING = re.compile(r" *(?:\d+\. |- )?")
@@ -39,12 +45,19 @@ def laid_out(text: str, width: int = WIDTH, rich: bool = False) -> str:
     a  b
     c  ✓ d e
     """
-    look = {"force_terminal": rich, "force_jupyter": False, "highlight": False, "legacy_windows": False}
+    look = {
+        "force_terminal": rich,
+        "force_jupyter": False,
+        "highlight": False,
+        "legacy_windows": False,
+    }
     console = Console(file=io.StringIO(), width=width, **look)
     for is_table, block in groupby(text.split("\n"), key=lambda line: line.startswith("|")):
         if is_table:
             table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True)
-            names, *rows = (map(_styled, line[2:-2].split(" | ")) for line in block if set(line) - set("|- "))
+            names, *rows = (
+                map(_styled, line[2:-2].split(" | ")) for line in block if set(line) - set("|- ")
+            )
             for name in names:
                 table.add_column(name, overflow="fold")
             for row in rows:
@@ -60,19 +73,25 @@ def laid_out(text: str, width: int = WIDTH, rich: bool = False) -> str:
                 else _styled(line[len(start) :]).wrap(console, width - len(start))
             )
             for k, part in enumerate(parts or [Text()]):
-                console.print(Text(" " * len(start) if k else start).append_text(part), soft_wrap=True)
+                console.print(
+                    Text(" " * len(start) if k else start).append_text(part), soft_wrap=True
+                )
     lines = (line.rstrip() for line in console.file.getvalue().split("\n")[:-1])
     return "\n".join(lines).translate({private: mark for mark, private in LITERAL.items()})
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence]) -> str:
     """Write names and rows as a table in Markdown."""
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in [names, ["---"] * len(names), *rows])
+    return "\n".join(
+        f"| {' | '.join(map(str, row))} |" for row in [names, ["---"] * len(names), *rows]
+    )
 
 
 def frame_table(frame) -> str:
     """Write a DataFrame's columns as a table in Markdown, its texts as they are."""
-    cells = frame.map(lambda x: f"{x:.4g}".replace("nan", "") if isinstance(x, float) else literal(x))
+    cells = frame.map(
+        lambda x: f"{x:.4g}".replace("nan", "") if isinstance(x, float) else literal(x)
+    )
     return table(list(frame), cells.itertuples(index=False))
 
 
@@ -86,4 +105,6 @@ def _styled(text: str) -> Text:
     for mark, style in MARKS.items():
         text = re.sub(mark, rf"[{style}]\1[/]", text)
     sign = text.lstrip()[:1]
-    return Text.from_markup(text.replace(sign, f"[{SIGNS[sign]}]{sign}[/]", 1) if sign in SIGNS else text)
+    return Text.from_markup(
+        text.replace(sign, f"[{SIGNS[sign]}]{sign}[/]", 1) if sign in SIGNS else text
+    )

@@ -1,4 +1,6 @@
-"""The exercises of chapter 11 on a model that has to fit, and of chapter 12 on a reward that no talk can win."""
+"""The exercises of chapter 11 on a model that has to fit, and of chapter 12 on a reward that no
+talk can win.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -18,13 +20,19 @@ CASES = (
     ("I give up 2", "2", 0.0, "ends with 2, but never says that this is the answer"),
     ("2", "2", 0.0, "never says `answer is`"),
     ("", "2", 0.0, "is empty"),
-    ("the answer is 1 the answer is 2 the answer is 3 ;", "3", 1.0, "states the right one of three last, before a `;`"),
+    (
+        "the answer is 1 the answer is 2 the answer is 3 ;",
+        "3",
+        1.0,
+        "states the right one of three last, before a `;`",
+    ),
     ("so the answer is", "2", 0.0, "stops before its answer"),
 )
 
 
 def check_reward(function: Callable) -> None:
-    """Check a reward (completion, answer) -> 1 if the number after the last `answer is` is the answer, else 0.
+    """Check a reward (completion, answer) -> 1 if the number after the last `answer is` is the
+    answer, else 0.
 
     >>> check_reward(lambda completion, answer: float(answer in completion))
     Not quite: 'so the answer is 12' states 12, which only contains the digit 2; it should get 0, not 1.
@@ -61,6 +69,12 @@ def check_fits(change: Mapping | None) -> None:
     except (TypeError, ValueError, RuntimeError) as error:
         print(f"Not quite: {error}")
         return
-    needs = f"it needs {parts.sum():.1f} GiB, of which {parts.max():.1f} are its largest part, {parts.idxmax()!r}."
-    right = f"Right: {parts.sum():.1f} GiB. What was kept for the backward pass is computed again, layer by layer."
+    needs = (
+        f"it needs {parts.sum():.1f} GiB, of which {parts.max():.1f} are its largest part,"
+        f" {parts.idxmax()!r}."
+    )
+    right = (
+        f"Right: {parts.sum():.1f} GiB. What was kept for the backward pass is computed again,"
+        " layer by layer."
+    )
     print(right if parts.sum() <= LIMIT else f"Not quite: {needs}")

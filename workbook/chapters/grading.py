@@ -1,7 +1,8 @@
-"""Grading of an exercise: a reader's answer against the right one and the usual mistakes, answered in one sentence.
+"""Grading of an exercise: a reader's answer against the right one and the usual mistakes, answered
+in one sentence.
 
-Nothing here raises on a wrong or missing answer, so that a chapter runs to its end with its exercises unanswered.
-The exercises themselves are in `exercises.py` of each topic.
+Nothing here raises on a wrong or missing answer, so that a chapter runs to its end with its
+exercises unanswered. The exercises themselves are in `exercises.py` of each topic.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +42,8 @@ def answer_of(answer: Callable | object, *arguments) -> Tensor | None:
 
 
 def settings_fault(settings: object, *functions: Callable) -> str | None:
-    """Name what keeps settings from being keywords of some functions, in one sentence; None if they are.
+    """Name what keeps settings from being keywords of some functions, in one sentence; None if they
+    are.
 
     >>> settings_fault({"aplha": 1}, lambda alpha, beta: 0)
     "there is no setting 'aplha'; there are alpha, beta."
@@ -53,9 +55,16 @@ def settings_fault(settings: object, *functions: Callable) -> str | None:
         if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     if not isinstance(settings, Mapping):
-        return f"{str(settings)[:60]!r} is no dict of settings; write one, such as {{{known[0]!r}: ...}}."
+        return (
+            f"{str(settings)[:60]!r} is no dict of settings; write one, such as {{{known[0]!r}:"
+            " ...}."
+        )
     unknown = next((name for name in settings if name not in known), None)
-    return None if unknown is None else f"there is no setting {unknown!r}; there are {', '.join(known)}."
+    return (
+        None
+        if unknown is None
+        else f"there is no setting {unknown!r}; there are {', '.join(known)}."
+    )
 
 
 def grade(
@@ -68,8 +77,9 @@ def grade(
 ) -> None:
     """Print the praise, the mistake that gives this very answer, or the entry that is furthest off.
 
-    got: of `answer_of`; None prints nothing more.  mistakes: sentence -> the answer that the mistake gives, or a
-    condition on the answer; the first that fits is printed.  entry: what an entry of `right` belongs to, e.g. "token".
+    got: of `answer_of`; None prints nothing more.  mistakes: sentence -> the answer that the
+    mistake gives, or a condition on the answer; the first that fits is printed.  entry: what an
+    entry of `right` belongs to, e.g. "token".
     otherwise: for any other answer; {place}, {got} and {right} are of the entry furthest off.
     Answers are equal within 1e-4, and to a mistake's answer within 1e-3, of the largest entry.
 
@@ -82,15 +92,26 @@ def grade(
     if right.ndim == 0 and got.numel() == 1:
         got = got.reshape(())
     if got.shape != right.shape:
-        wanted = f"{tuple(right.shape)}, one number for each {entry or 'entry'}" if right.ndim else "one number"
+        wanted = (
+            f"{tuple(right.shape)}, one number for each {entry or 'entry'}"
+            if right.ndim
+            else "one number"
+        )
         print(f"Not quite: it returned the shape {tuple(got.shape)}; return {wanted}.")
     elif _equal(got, right, 1e-4):
         print(praise)
     else:
-        fits = (text for text, wrong in mistakes.items() if (wrong(got) if callable(wrong) else _equal(got, wrong)))
-        place = tuple(index.item() for index in torch.unravel_index((got - right).abs().argmax(), right.shape))
+        fits = (
+            text
+            for text, wrong in mistakes.items()
+            if (wrong(got) if callable(wrong) else _equal(got, wrong))
+        )
+        place = tuple(
+            index.item() for index in torch.unravel_index((got - right).abs().argmax(), right.shape)
+        )
         name = f"{entry or 'entry'} {place if len(place) > 1 else place[0]}" if place else "it"
-        values = {"place": place, "got": got[place].item() + 0.0, "right": right[place].item()}  # + 0: no "-0"
+        # + 0: no "-0"
+        values = {"place": place, "got": got[place].item() + 0.0, "right": right[place].item()}
         print("Not quite: " + next(fits, otherwise).format(entry=name, **values))
 
 

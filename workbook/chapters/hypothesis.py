@@ -1,6 +1,8 @@
-"""A chapter's open task: a reader's own hypothesis, tried in pairs on the reader's own settings and graded.
+"""A chapter's open task: a reader's own hypothesis, tried in pairs on the reader's own settings and
+graded.
 
-The check names what keeps a comparison from deciding anything: no difference, two at once, or too few pairs.
+The check names what keeps a comparison from deciding anything: no difference, two at once, or too
+few pairs.
 """
 
 import math
@@ -15,10 +17,12 @@ FORM = '{"larger": {...}, "smaller": {...}, "pairs": 6}'
 
 
 def check_hypothesis(measure: Callable[..., float], mine: Mapping | None) -> None:
-    """Print whether `measure` is larger under one of the reader's settings than under the other, in pairs by seed.
+    """Print whether `measure` is larger under one of the reader's settings than under the other, in
+    pairs by seed.
 
-    measure: takes settings by name, and seed; returns a number.  mine: {"larger": settings under which the larger
-    number is expected, "smaller": those under which the smaller, "pairs": how many seeds}; None is no answer yet.
+    measure: takes settings by name, and seed; returns a number.  mine: {"larger": settings under
+    which the larger number is expected, "smaller": those under which the smaller, "pairs": how many
+    seeds}; None is no answer yet.
 
     >>> check_hypothesis(lambda seed, size=1: size + seed % 2, {"larger": {"size": 2}, "smaller": {}, "pairs": 6})
     6 pairs, larger minus smaller: 1 [1, 1]. Your hypothesis holds at these settings.
@@ -30,7 +34,8 @@ def check_hypothesis(measure: Callable[..., float], mine: Mapping | None) -> Non
     else:
         try:
             gaps = [
-                float(measure(**mine["larger"], seed=seed)) - float(measure(**mine["smaller"], seed=seed))
+                float(measure(**mine["larger"], seed=seed))
+                - float(measure(**mine["smaller"], seed=seed))
                 for seed in range(mine["pairs"])
             ]
         except LookupError as value:
@@ -49,19 +54,30 @@ def _fault(measure: Callable[..., float], mine: object) -> str:
     known = [name for name in signature(measure).parameters if name != "seed"]
     for side in ("larger", "smaller"):
         if not isinstance(mine[side], Mapping):
-            return f"{side} is {str(mine[side])[:60]!r}, but must be a dict of settings, such as {{{known[0]!r}: ...}}."
+            return (
+                f"{side} is {str(mine[side])[:60]!r}, but must be a dict of settings, such as"
+                f" {{{known[0]!r}: ...}}."
+            )
         if unknown := [name for name in mine[side] if name not in known]:
             return f"{side} has no setting {str(unknown[0])[:60]!r}; there are {', '.join(known)}."
     defaults = {name: signature(measure).parameters[name].default for name in known}
     larger, smaller = ({**defaults, **mine[side]} for side in ("larger", "smaller"))
     changed = [name for name in known if larger[name] != smaller[name]]
     if not changed:
-        return "larger and smaller are the same settings, so nothing can differ; change one of them."
+        return (
+            "larger and smaller are the same settings, so nothing can differ; change one of them."
+        )
     if len(changed) > 1:
-        return f"they differ in {' and '.join(changed)}: whatever comes out could be the work of either; change one."
+        return (
+            f"they differ in {' and '.join(changed)}: whatever comes out could be the work of"
+            " either; change one."
+        )
     pairs = mine["pairs"]
     if not isinstance(pairs, int) or isinstance(pairs, bool) or not FEWEST <= pairs <= 1000:
-        return f"pairs is {str(pairs)[:60]!r}, but must be a whole number from {FEWEST} (fewer decide little) to 1000."
+        return (
+            f"pairs is {str(pairs)[:60]!r}, but must be a whole number from {FEWEST} (fewer decide"
+            " little) to 1000."
+        )
     return ""
 
 
@@ -77,5 +93,9 @@ def _verdict(gaps: list[float]) -> str:
         return f"{number}. The number does not depend on what you changed, {here}."
     half, mean = (interval.high - interval.low) / 2, abs(interval.mean)
     needed = math.ceil(len(gaps) * (half / mean) ** 2) if mean > half / 20 else None
-    more = f"some {needed} pairs would tell a difference of this size" if needed else "the mean is next to 0"
+    more = (
+        f"some {needed} pairs would tell a difference of this size"
+        if needed
+        else "the mean is next to 0"
+    )
     return f"{number}. Open {here}: neither sign is excluded; {more}."

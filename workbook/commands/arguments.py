@@ -10,12 +10,18 @@ MAIN = os.environ.get("RANK", "0") == "0"  # under `accelerate launch` one proce
 def settings_option(command) -> None:
     """The option --set of a command."""
     command.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override fields: --set a=1 b=2"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override fields: --set a=1 b=2",
     )
 
 
 def read_settings(texts: list[str], option: str = "--set") -> dict[str, object]:
-    """`key=value` texts, their values read as a config's are; ValueError for one that is none, or comes twice."""
+    """`key=value` texts, their values read as a config's are; ValueError for one that is none, or
+    comes twice.
+    """
     from workbook.training.config import parse_yaml
 
     settings = {}
@@ -37,16 +43,26 @@ def as_count(least: int, most: int = 2**31 - 1):
 
     def integer(text: str) -> int:
         if not text.isascii() or not text.isdigit() or not least <= int(text[:10]) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least {least} and at most {most}")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} must be an integer of at least {least} and at most {most}"
+            )
         return int(text)
 
     return integer
 
 
 def check_writable(path: str | None, option: str) -> None:
-    """Raise a ValueError unless a file can be written at `path`, before the work that it is to hold."""
+    """Raise a ValueError unless a file can be written at `path`, before the work that it is to
+    hold.
+    """
     if path is None:
         return
     file = Path(path)
-    if file.is_dir() or not file.parent.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise ValueError(f"{option} {path} can't be written: give the path of a file in a folder that is there.")
+    if (
+        file.is_dir()
+        or not file.parent.is_dir()
+        or not os.access(file if file.exists() else file.parent, os.W_OK)
+    ):
+        raise ValueError(
+            f"{option} {path} can't be written: give the path of a file in a folder that is there."
+        )

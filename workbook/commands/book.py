@@ -1,4 +1,6 @@
-"""Commands on the book: measure studies, judge claims, place credit rules, execute and open chapters, report."""
+"""Commands on the book: measure studies, judge claims, place credit rules, execute and open
+chapters, report.
+"""
 
 import os
 import sys
@@ -44,7 +46,10 @@ def _findings(args) -> str:
 
     if args.readme is not None:
         changed = write_readme(Path(args.readme))
-        return f"{args.readme}: its findings {'were written anew' if changed else 'are as the ledger has them'}."
+        return (
+            f"{args.readme}: its findings"
+            f" {'were written anew' if changed else 'are as the ledger has them'}."
+        )
     if args.evidence is not None:
         from workbook.book.evidence import write_evidence
 
@@ -70,11 +75,17 @@ def _arena(args) -> str | int:
     if args.chart is not None:
         chart_kind(args.chart)  # or a sentence, before anything is trained
     if args.rule is None and (args.units or args.folder or args.retrain_controls):
-        raise ValueError("--units, --folder and --retrain-controls are of a contest; name a rule with --rule.")
+        raise ValueError(
+            "--units, --folder and --retrain-controls are of a contest; name a rule with --rule."
+        )
     if args.rule is None:
         table = measured_table()
     else:
-        given = {name: getattr(args, name) for name in ("units", "folder", "retrain_controls") if getattr(args, name)}
+        given = {
+            name: getattr(args, name)
+            for name in ("units", "folder", "retrain_controls")
+            if getattr(args, name)
+        }
         table = place(contest(args.rule, show=lambda line: print(line, flush=True), **given))
     if args.chart is not None:
         save_chart(table, args.chart)
@@ -107,12 +118,23 @@ def _chapters(args) -> int:
         from workbook.book.back_matter import write_tooltips
 
         changed = write_tooltips(args.names or None)
-        print(f"New tooltips or literature in {', '.join(changed)}." if changed else "All are up to date.")
+        print(
+            f"New tooltips or literature in {', '.join(changed)}."
+            if changed
+            else "All are up to date."
+        )
         return 0
     if args.no_run and (args.book is None or args.in_place):
-        raise ValueError("--no-run renders the chapters as they are: give --book FOLDER, and leave --in-place out.")
+        raise ValueError(
+            "--no-run renders the chapters as they are: give --book FOLDER, and leave --in-place"
+            " out."
+        )
     try:
-        run = read_chapters if args.no_run else partial(run_chapters, args.profile, in_place=args.in_place)
+        run = (
+            read_chapters
+            if args.no_run
+            else partial(run_chapters, args.profile, in_place=args.in_place)
+        )
         executed = run(names=args.names or None)
     except ChapterFailed as error:
         print(error, file=sys.stderr)  # with the lines of the cell
@@ -124,7 +146,8 @@ def _chapters(args) -> int:
     return 0
 
 
-OPENED = {"experiment": ("try_your_own", "The form for an experiment of your own")}  # names of `lab --open` beside 05
+# names of `lab --open` beside 05
+OPENED = {"experiment": ("try_your_own", "The form for an experiment of your own")}
 
 
 def _lab(args) -> int:
@@ -140,20 +163,25 @@ def _lab(args) -> int:
     try:
         from jupyterlab.labapp import LabApp
     except ImportError:
-        raise ImportError("JupyterLab is not installed here; `make lab` or pip install '.[all,lab]' does it.") from None
+        raise ImportError(
+            "JupyterLab is not installed here; `make lab` or pip install '.[all,lab]' does it."
+        ) from None
     for sentence in update_copies():
         print(sentence, flush=True)
-    # What the server's kernels and pages shall find: one folder for runs, and this book's defaults of settings.
+    # What the server's kernels and pages shall find: one folder for runs, and this book's defaults
+    # of settings.
     os.environ.setdefault("WORKBOOK_RUNS", str(ROOT / "runs"))
     paths = [str(data_path("jupyter")), os.environ.get("JUPYTER_CONFIG_PATH")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
-    root = ["--allow-root"] if getattr(os, "geteuid", lambda: 1)() == 0 else []  # in a container everybody is root
+    # in a container everybody is root
+    root = ["--allow-root"] if getattr(os, "geteuid", lambda: 1)() == 0 else []
     place = f"--LabApp.default_url=/lab/tree/{COPIES.name}/{opened}"
     server = LabApp.initialize_server(
         [f"--ServerApp.root_dir={ROOT}", place, "--log-level=ERROR", *root, *args.options]
     )
     last = f"{what}: {server.display_url.split()[-1]}  (Ctrl + C, twice, ends it)"
-    server.io_loop.add_callback(print, last, flush=True)  # when the server has said all that it says
+    # when the server has said all that it says
+    server.io_loop.add_callback(print, last, flush=True)
     server.start()
     return 0
 
@@ -162,55 +190,119 @@ def add_commands(commands) -> None:
     """Add these commands to the command line."""
     measure = commands.add_parser("measure", help="make the tables of a study, seed by seed")
     measure.add_argument("study", help="e.g. dose")
-    measure.add_argument("--scale", default="bundled", help="default: bundled; family, smollm2_chat, ..., tiny")
-    measure.add_argument("--seeds", type=as_count(0), nargs="+", help="default: those registered, else the scale's")
+    measure.add_argument(
+        "--scale", default="bundled", help="default: bundled; family, smollm2_chat, ..., tiny"
+    )
+    measure.add_argument(
+        "--seeds", type=as_count(0), nargs="+", help="default: those registered, else the scale's"
+    )
     measure.add_argument("--folder", help="where to keep the tables (default: data/results)")
     measure.set_defaults(command=_measure)
 
     claims = commands.add_parser("claims", help="what was measured of each claim, and the outcomes")
-    claims.add_argument("--scale", help="e.g. family, bundled or smollm2_chat (default: all of them)")
-    claims.add_argument("--claim", help="measurements of one, and the commands that recompute them, e.g. H11")
-    claims.add_argument("--keep", action="store_true", help="also keep the registered rows, which chapters read")
-    claims.add_argument("--json", metavar="FILE", help="also write all rows, with what decided them")
+    claims.add_argument(
+        "--scale", help="e.g. family, bundled or smollm2_chat (default: all of them)"
+    )
+    claims.add_argument(
+        "--claim", help="measurements of one, and the commands that recompute them, e.g. H11"
+    )
+    claims.add_argument(
+        "--keep", action="store_true", help="also keep the registered rows, which chapters read"
+    )
+    claims.add_argument(
+        "--json", metavar="FILE", help="also write all rows, with what decided them"
+    )
     claims.add_argument("--folder", help="of the studies' tables (default: data/results)")
     claims.set_defaults(command=kept(_claims, "scale", "claim"))
 
-    findings = commands.add_parser("findings", help="what the book found; --decisions: what to set in TRL")
-    findings.add_argument("--decisions", action="store_true", help="what to do about it, setting by setting")
-    findings.add_argument("--readme", metavar="FILE", help="write them between a file's findings marks")
-    findings.add_argument("--evidence", metavar="FILE", help="write the page of the experiments behind them")
+    findings = commands.add_parser(
+        "findings", help="what the book found; --decisions: what to set in TRL"
+    )
+    findings.add_argument(
+        "--decisions", action="store_true", help="what to do about it, setting by setting"
+    )
+    findings.add_argument(
+        "--readme", metavar="FILE", help="write them between a file's findings marks"
+    )
+    findings.add_argument(
+        "--evidence", metavar="FILE", help="write the page of the experiments behind them"
+    )
     findings.set_defaults(command=kept(_findings, "decisions"))
 
-    glossary = commands.add_parser("glossary", help="what the book's terms mean, and which code computes them")
+    glossary = commands.add_parser(
+        "glossary", help="what the book's terms mean, and which code computes them"
+    )
     glossary.add_argument("term", nargs="*", help="e.g. push; all of them by default")
     glossary.set_defaults(command=kept(_glossary, "term"))
 
-    arena = commands.add_parser("arena", help="what each rule of credit ends at in two worlds, yours too")
-    arena.add_argument("--rule", help="measure this one and place it: own:credit.py:f, or a name of `estimators`")
-    arena.add_argument("--units", type=as_count(2, 1000), help="policies of each world to train on (default: 6)")
+    arena = commands.add_parser(
+        "arena", help="what each rule of credit ends at in two worlds, yours too"
+    )
+    arena.add_argument(
+        "--rule", help="measure this one and place it: own:credit.py:f, or a name of `estimators`"
+    )
+    arena.add_argument(
+        "--units", type=as_count(2, 1000), help="policies of each world to train on (default: 6)"
+    )
     arena.add_argument("--folder", help="where to keep what is measured (default: runs/arena)")
-    arena.add_argument("--retrain-controls", action="store_true", help="train its controls here, too")
+    arena.add_argument(
+        "--retrain-controls", action="store_true", help="train its controls here, too"
+    )
     arena.add_argument("--chart", metavar="FILE", help="also draw the table: .png, .svg or .html")
-    arena.add_argument("--markdown", action="store_true", help="print the table as the arena's page has it")
+    arena.add_argument(
+        "--markdown", action="store_true", help="print the table as the arena's page has it"
+    )
     arena.set_defaults(command=kept(_arena))
 
-    report = commands.add_parser("report", help="what training did to the tokens of a run, yours or TRL's")
-    report.add_argument("run", help="a run's or TRL's output folder, or a file of logged completions")
-    report.add_argument("--weights", nargs="+", default=[], metavar="NAME=NUMBER", help="of several reward functions")
-    report.add_argument("--model", help="cut texts into tokens as this policy does: a name, folder or hub id")
+    report = commands.add_parser(
+        "report", help="what training did to the tokens of a run, yours or TRL's"
+    )
+    report.add_argument(
+        "run", help="a run's or TRL's output folder, or a file of logged completions"
+    )
+    report.add_argument(
+        "--weights",
+        nargs="+",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="of several reward functions",
+    )
+    report.add_argument(
+        "--model", help="cut texts into tokens as this policy does: a name, folder or hub id"
+    )
     report.set_defaults(command=_report)
 
     chapters = commands.add_parser("chapters", help="execute the chapters top to bottom")
     chapters.add_argument("names", nargs="*", help="e.g. 04; all by default")
     chapters.add_argument("--profile", default="smoke", choices=("smoke", "teach", "full"))
-    chapters.add_argument("--in-place", action="store_true", help="write the outputs into notebooks/")
-    chapters.add_argument("--book", metavar="FOLDER", help="render HTML pages, to be served by anything")
+    chapters.add_argument(
+        "--in-place", action="store_true", help="write the outputs into notebooks/"
+    )
+    chapters.add_argument(
+        "--book", metavar="FOLDER", help="render HTML pages, to be served by anything"
+    )
     chapters.add_argument("--no-run", action="store_true", help="render the notebooks as they are")
-    chapters.add_argument("--terms", action="store_true", help="only write tooltips and literature into notebooks/")
+    chapters.add_argument(
+        "--terms", action="store_true", help="only write tooltips and literature into notebooks/"
+    )
     chapters.set_defaults(command=_chapters)
 
     lab = commands.add_parser("lab", help="open JupyterLab on your working copies of the chapters")
-    lab.add_argument("--fresh", nargs="+", metavar="CHAPTER", help="only make a fresh copy, e.g. of 05; yours is kept")
-    lab.add_argument("--open", default="00", metavar="NAME", help="what to open: experiment, the form, or e.g. 05")
-    lab.add_argument("options", nargs="*", help="JupyterLab's own, after two dashes: lab -- --no-browser --port=9999")
+    lab.add_argument(
+        "--fresh",
+        nargs="+",
+        metavar="CHAPTER",
+        help="only make a fresh copy, e.g. of 05; yours is kept",
+    )
+    lab.add_argument(
+        "--open",
+        default="00",
+        metavar="NAME",
+        help="what to open: experiment, the form, or e.g. 05",
+    )
+    lab.add_argument(
+        "options",
+        nargs="*",
+        help="JupyterLab's own, after two dashes: lab -- --no-browser --port=9999",
+    )
     lab.set_defaults(command=_lab)

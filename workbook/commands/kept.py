@@ -15,13 +15,16 @@ LIBRARIES = ("numpy", "pandas", "pyarrow", "scipy")  # that a number may depend 
 
 
 def kept(command: Callable[..., str], *options: str) -> Callable[..., str]:
-    """The command, which computes its text anew only where code, data or libraries have changed, by their content.
+    """The command, which computes its text anew only where code, data or libraries have changed, by
+    their content.
 
     options: those that may be given; with others it is always computed.
     """
 
     def run(args) -> str:
-        given = {name: value for name, value in sorted(vars(args).items()) if value and name != "command"}
+        given = {
+            name: value for name, value in sorted(vars(args).items()) if value and name != "command"
+        }
         if not given.keys() <= set(options):
             return command(args)
         asked = repr((str(PACKAGE), command.__name__, given)).encode()
@@ -44,6 +47,8 @@ def kept(command: Callable[..., str], *options: str) -> Callable[..., str]:
 
 def _checksum() -> str:
     digest = hashlib.sha256(repr([sys.version, *map(version, LIBRARIES)]).encode())
-    for path in sorted([*PACKAGE.rglob("*.py"), *filter(lambda path: path.is_file(), data_path().rglob("*"))]):
+    for path in sorted(
+        [*PACKAGE.rglob("*.py"), *filter(lambda path: path.is_file(), data_path().rglob("*"))]
+    ):
         digest.update(f"{path} {path.stat().st_size} ".encode() + path.read_bytes())
     return digest.hexdigest()

@@ -1,4 +1,6 @@
-"""Commands on runs: train, resume, sweep, and list them; what a run may take for an advantage; attack a reward."""
+"""Commands on runs: train, resume, sweep, and list them; what a run may take for an advantage;
+attack a reward.
+"""
 
 import sys
 from pathlib import Path
@@ -30,7 +32,9 @@ def _resume(args) -> int:
     _ = run.config  # a wrong one is refused before anything is written
     state = broadcast_from_main(run.status()["state"])
     if state not in FINAL_STATES:
-        raise ValueError(f"{run.folder} is {state} in process {run.status()['pid']}; stop it first.")
+        raise ValueError(
+            f"{run.folder} is {state} in process {run.status()['pid']}; stop it first."
+        )
     return _report(execute(run.folder, progress=True))
 
 
@@ -42,7 +46,9 @@ def _sweep(args) -> int:
     settings = read_settings(args.set)
     varied = {place(key) for part in check_grid(grid) for key in part}
     if both := [key for key in settings if place(key) in varied]:
-        raise ValueError(f"--set {both[0]} would be overridden by the grid of {args.config}, which varies it.")
+        raise ValueError(
+            f"--set {both[0]} would be overridden by the grid of {args.config}, which varies it."
+        )
     config = config.override(settings)
     folder = args.folder or Path("runs") / Path(args.config).stem
     runs = list(combinations(config, grid).values())
@@ -110,14 +116,22 @@ def add_commands(commands) -> None:
     settings_option(train)
     train.set_defaults(command=_train)
 
-    resume = commands.add_parser("resume", help="go on with a run from its newest intact checkpoint")
+    resume = commands.add_parser(
+        "resume", help="go on with a run from its newest intact checkpoint"
+    )
     resume.add_argument("run", help="the run's folder")
     resume.set_defaults(command=_resume)
 
     sweep = commands.add_parser("sweep", help="train every combination of a grid of settings")
-    sweep.add_argument("config", help="a run's YAML with a grid, e.g. data/configs/chain_seeds.yaml")
-    sweep.add_argument("--folder", help="where to keep its runs (default: runs/ and the config's name)")
-    sweep.add_argument("--jobs", type=as_count(1, 1024), default=2, help="runs at a time (default: 2)")
+    sweep.add_argument(
+        "config", help="a run's YAML with a grid, e.g. data/configs/chain_seeds.yaml"
+    )
+    sweep.add_argument(
+        "--folder", help="where to keep its runs (default: runs/ and the config's name)"
+    )
+    sweep.add_argument(
+        "--jobs", type=as_count(1, 1024), default=2, help="runs at a time (default: 2)"
+    )
     settings_option(sweep)
     sweep.set_defaults(command=_sweep)
 
@@ -125,17 +139,31 @@ def add_commands(commands) -> None:
     runs.add_argument("--folder", help="where they lie (default: $WORKBOOK_RUNS or ./runs)")
     runs.set_defaults(command=_runs)
 
-    estimators = commands.add_parser("estimators", help="what a run may take for an advantage, and how to write one")
-    estimators.add_argument("--try", dest="rule", metavar="RULE", help="give four made-up rollouts to own:credit.py:f")
+    estimators = commands.add_parser(
+        "estimators", help="what a run may take for an advantage, and how to write one"
+    )
+    estimators.add_argument(
+        "--try", dest="rule", metavar="RULE", help="give four made-up rollouts to own:credit.py:f"
+    )
     estimators.set_defaults(command=kept(_estimators))
 
-    forecast = commands.add_parser("forecast", help="memory of probes, 0.5B to 7B; of training: chapter 11")
-    forecast.add_argument("--rollouts", type=as_count(1), nargs="+", default=[64, 1_000], help="(default: 64 1000)")
-    forecast.add_argument("--tokens", type=as_count(1), default=1_000, help="of a completion (default: 1000)")
+    forecast = commands.add_parser(
+        "forecast", help="memory of probes, 0.5B to 7B; of training: chapter 11"
+    )
+    forecast.add_argument(
+        "--rollouts", type=as_count(1), nargs="+", default=[64, 1_000], help="(default: 64 1000)"
+    )
+    forecast.add_argument(
+        "--tokens", type=as_count(1), default=1_000, help="of a completion (default: 1000)"
+    )
     forecast.set_defaults(command=kept(_forecast, "rollouts", "tokens"))
 
-    attack = commands.add_parser("attack-reward", help="which of some hacks the reward of a config pays")
+    attack = commands.add_parser(
+        "attack-reward", help="which of some hacks the reward of a config pays"
+    )
     attack.add_argument("config", help="a run's YAML, e.g. data/configs/chain.yaml")
-    attack.add_argument("--prompts", type=as_count(1, 10_000), default=32, help="of the task's, to try them on (32)")
+    attack.add_argument(
+        "--prompts", type=as_count(1, 10_000), default=32, help="of the task's, to try them on (32)"
+    )
     attack.add_argument("--seed", type=as_count(0), default=0)
     attack.set_defaults(command=_attack)

@@ -1,4 +1,6 @@
-"""Models and their tokenizers: loaded by name, in 4 bits, with an adapter; from a hub, a folder or a package."""
+"""Models and their tokenizers: loaded by name, in 4 bits, with an adapter; from a hub, a folder or
+a package.
+"""
 
 from workbook.places import lazy_names
 

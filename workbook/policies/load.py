@@ -1,11 +1,14 @@
-"""Policies: a causal language model, its tokenizer and where both came from, loaded the same way whatever their size.
+"""Policies: a causal language model, its tokenizer and where both came from, loaded the same way
+whatever their size.
 
 What `load_policy` refuses to leave to chance, beside a plain `from_pretrained`:
 
 - the dtype follows the device's capability, and provenance says why (`choose_dtype`);
-- weights that are trained are float32, adapters included (`recast_adapters`): summed in bfloat16, opposing gradients
+- weights that are trained are float32, adapters included (`recast_adapters`): summed in bfloat16,
+opposing gradients
   cancel by rounding, and small updates do not move a weight at all;
-- on a CPU no forward pass repacks NF4 weights, which would silently cut every LoRA gradient (`policies.models`);
+- on a CPU no forward pass repacks NF4 weights, which would silently cut every LoRA gradient
+(`policies.models`);
 - only safetensors are read, all weights must be there, and no code that comes with a model is run;
 - a model that cannot be computed, or that looks ahead, is refused by a trial on a few tokens.
 """
@@ -33,18 +36,24 @@ HUB_TIMEOUT_S = 4.0  # until the hub counts as unreachable
 HUB_ID = r"[\w-][\w.-]*(/[\w-][\w.-]*)?"
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 TRUSTED = {"local_files_only": True, "trust_remote_code": False}
-UNFIT = (  # what transformers, peft and bitsandbytes raise for models that they cannot read, adapt or compute
+# what transformers, peft and bitsandbytes raise for models that they cannot read, adapt or compute
+UNFIT = (
     OSError, ValueError, KeyError, AttributeError, TypeError, IndexError, RuntimeError, ImportError, AssertionError,
     SafetensorError,
 )  # fmt: skip
 MAX_MESSAGE = 140  # characters of another package's
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
-ALTERNATIVES = 'the policies that need no hub are "bundled", "smollm2-135m", "gemma3-270m" and any local folder'
+ALTERNATIVES = (
+    'the policies that need no hub are "bundled", "smollm2-135m", "gemma3-270m" and any local'
+    " folder"
+)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A model, its tokenizer and provenance: name, source, sha256, dtype and its reason, device, quantization, lora."""
+    """A model, its tokenizer and provenance: name, source, sha256, dtype and its reason, device,
+    quantization, lora.
+    """
 
     model: nn.Module
     tokenizer: object
@@ -52,11 +61,12 @@ class Policy:
 
 
 def recast_adapters(model: nn.Module) -> nn.Module:
-    """Put every trainable LoRA parameter into float32, in place, and return the model; a second call changes nothing.
+    """Put every trainable LoRA parameter into float32, in place, and return the model; a second
+    call changes nothing.
 
-    TRL's trainers cast adapters on a quantized base to bfloat16, where a weight of 0.02 ignores updates below 6e-5
-    (half the spacing of bfloat16 there) and opposing gradients cancel by rounding. Call this once the trainer is built
-    and before its optimizer is.
+    TRL's trainers cast adapters on a quantized base to bfloat16, where a weight of 0.02 ignores
+    updates below 6e-5 (half the spacing of bfloat16 there) and opposing gradients cancel by
+    rounding. Call this once the trainer is built and before its optimizer is.
     """
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and "lora_" in name and parameter.dtype != torch.float32:
@@ -68,14 +78,16 @@ def load_policy(
     name: str | Path, quantization: str | None = None, lora=None,
     dtype: str | torch.dtype = "auto", device: str | torch.device | None = None, seed: int = 0,
 ) -> Policy:  # fmt: skip
-    """Load a policy: name is "bundled", one of PACKAGED, of "family:", "world:" or "smollm2:", a folder, or a hub id.
+    """Load a policy: name is "bundled", one of PACKAGED, of "family:", "world:" or "smollm2:", a
+    folder, or a hub id.
 
-    quantization is None or "nf4" (bitsandbytes, double quantization, on cpu or cuda; without lora it serves inference).
-    lora is None, a rank (adapters on every linear layer but the output head, alpha = 2 * rank, no dropout) or a peft
-    LoraConfig; its adapters are float32, drawn from seed. dtype "auto" is choose_dtype's. The model comes in eval mode.
+    quantization is None or "nf4" (bitsandbytes, double quantization, on cpu or cuda; without lora
+    it serves inference). lora is None, a rank (adapters on every linear layer but the output head,
+    alpha = 2 * rank, no dropout) or a peft LoraConfig; its adapters are float32, drawn from seed.
+    dtype "auto" is choose_dtype's. The model comes in eval mode.
 
-    Raises ValueError for a name, quantization, lora, dtype or device that cannot be, or not for this model, and
-    ConnectionError for a hub that cannot be reached, after a few seconds.
+    Raises ValueError for a name, quantization, lora, dtype or device that cannot be, or not for
+    this model, and ConnectionError for a hub that cannot be reached, after a few seconds.
     """
     if quantization not in (None, "nf4"):
         raise ValueError(f'quantization={quantization!r} is unknown: use None or "nf4".')
@@ -86,7 +98,9 @@ def load_policy(
     device = as_device(device, quantization)
     dtype, reason = as_dtype(dtype, device, frozen=bool(quantization or lora))
     if not isinstance(name, str | os.PathLike):
-        raise ValueError(f'name={name!r:.80} is no policy: it must be text or a path, e.g. "bundled".')
+        raise ValueError(
+            f'name={name!r:.80} is no policy: it must be text or a path, e.g. "bundled".'
+        )
     name = os.fspath(name)
     folder, source = locate(name)
     _check_files(folder)
@@ -99,7 +113,9 @@ def load_policy(
             model = _add_lora(model, lora, seed)
         padding_error(model)
     except UNFIT as problem:
-        options = "".join(f" with {name}={value!r}" for name, value in asked.items() if value is not None)
+        options = "".join(
+            f" with {name}={value!r}" for name, value in asked.items() if value is not None
+        )
         raise ValueError(f"{kind} cannot be used{options}: {_first_sentence(problem)}") from None
     provenance = {
         "name": name,
@@ -122,16 +138,27 @@ def _lora_config(lora):
     if isinstance(lora, LoraConfig):
         if lora.lora_dropout:
             raise ValueError(
-                f"lora has lora_dropout={lora.lora_dropout}: use 0, since rollouts are scored without dropout."
+                f"lora has lora_dropout={lora.lora_dropout}: use 0, since rollouts are scored"
+                " without dropout."
             )
         return lora
     if isinstance(lora, bool) or not isinstance(lora, int) or lora < 1:
-        raise ValueError(f"lora={lora!r} is no adapter: use None, a rank of 1 or more, or a peft LoraConfig.")
-    return LoraConfig(r=lora, lora_alpha=2 * lora, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+        raise ValueError(
+            f"lora={lora!r} is no adapter: use None, a rank of 1 or more, or a peft LoraConfig."
+        )
+    return LoraConfig(
+        r=lora,
+        lora_alpha=2 * lora,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
 
 
 def locate(name: str) -> tuple[Path, dict]:
-    """The local folder that holds the named model, and the part of provenance that names its origin."""
+    """The local folder that holds the named model, and the part of provenance that names its
+    origin.
+    """
     if name in PACKAGED:
         folder = PACKAGED[name].folder()
     elif name == "bundled":
@@ -150,44 +177,65 @@ def locate(name: str) -> tuple[Path, dict]:
     else:
         raise ValueError(f"{name!r} is neither an existing folder nor a hub id: {ALTERNATIVES}.")
     if not (folder / "config.json").is_file() and not (folder / ADAPTER).is_file():
-        raise ValueError(f"The folder {str(folder)!r} holds no model (config.json is missing): {ALTERNATIVES}.")
+        raise ValueError(
+            f"The folder {str(folder)!r} holds no model (config.json is missing): {ALTERNATIVES}."
+        )
     try:  # the record of a model that was made here; another's file of that name is none
-        origin = {k: v for k, v in json.loads((folder / RECORD).read_text(encoding="utf-8")).items() if k != "files"}
+        origin = {
+            k: v
+            for k, v in json.loads((folder / RECORD).read_text(encoding="utf-8")).items()
+            if k != "files"
+        }
     except (OSError, ValueError, AttributeError):
         origin = {}
     if name.startswith(("family:", "world:")):
         return folder, {"source": name, "origin": origin}
     if name in PACKAGED:
-        origin["weights"] = f"de-quantized from a 4-bit file ({PACKAGED[name].kind}), stored as float16"
+        origin["weights"] = (
+            f"de-quantized from a 4-bit file ({PACKAGED[name].kind}), stored as float16"
+        )
         return folder, {"source": origin.get("source"), "origin": origin}
-    return folder, {"source": "data/bundled" if name == "bundled" else str(folder), "origin": origin}
+    return folder, {
+        "source": "data/bundled" if name == "bundled" else str(folder),
+        "origin": origin,
+    }
 
 
 def _check_files(folder: Path) -> None:
-    """Raise ValueError for a folder whose weights are elsewhere or in other files than safetensors, or an adapter.
+    """Raise ValueError for a folder whose weights are elsewhere or in other files than safetensors,
+    or an adapter.
 
-    transformers follows an index out of the folder and into pickles, and puts an adapter in without a word.
+    transformers follows an index out of the folder and into pickles, and puts an adapter in without
+    a word.
     """
     if (folder / ADAPTER).is_file():
         raise ValueError(
-            f"The folder {str(folder)!r} holds an adapter ({ADAPTER}), which is no policy by itself: load its base and "
-            "put it in with peft's PeftModel.from_pretrained, or merge the two and save the whole model."
+            f"The folder {str(folder)!r} holds an adapter ({ADAPTER}), which is no policy by"
+            " itself: load its base and put it in with peft's PeftModel.from_pretrained, or merge"
+            " the two and save the whole model."
         )
     if not (folder / INDEX).is_file():
         return
     try:
         names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-        strange = sorted(name for name in names if Path(name).name != name or not name.endswith(".safetensors"))
+        strange = sorted(
+            name for name in names if Path(name).name != name or not name.endswith(".safetensors")
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"The folder {str(folder)!r} has a damaged {INDEX}: download the model again.") from None
+        raise ValueError(
+            f"The folder {str(folder)!r} has a damaged {INDEX}: download the model again."
+        ) from None
     if strange:
         raise ValueError(
-            f"The folder {str(folder)!r} names {strange[0]!r} in {INDEX}, where only its own safetensors may stand."
+            f"The folder {str(folder)!r} names {strange[0]!r} in {INDEX}, where only its own"
+            " safetensors may stand."
         )
 
 
 def _from_hub(name: str) -> tuple[Path, dict]:
-    """Download the named repository's safetensors and configs; offline, whatever of it the hub's own cache holds."""
+    """Download the named repository's safetensors and configs; offline, whatever of it the hub's
+    own cache holds.
+    """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -199,7 +247,8 @@ def _from_hub(name: str) -> tuple[Path, dict]:
         except Exception as problem:
             answers.append(problem)
 
-    # In a thread of its own, since no timeout of the client covers a name server that does not answer.
+    # In a thread of its own, since no timeout of the client covers a name server that does not
+    # answer.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(HUB_TIMEOUT_S)
@@ -211,10 +260,13 @@ def _from_hub(name: str) -> tuple[Path, dict]:
     offline = isinstance(answer, Exception)
     try:
         revision = None if offline else answer
-        folder = snapshot_download(name, revision=revision, local_files_only=offline, allow_patterns=HUB_FILES)
+        folder = snapshot_download(
+            name, revision=revision, local_files_only=offline, allow_patterns=HUB_FILES
+        )
     except LocalEntryNotFoundError:
         raise ConnectionError(
-            f"{name!r} is no existing folder, and the model hub could not be reached: {ALTERNATIVES}."
+            f"{name!r} is no existing folder, and the model hub could not be reached:"
+            f" {ALTERNATIVES}."
         ) from None
     return Path(folder), {"source": f"hub:{name}", "origin": {"revision": Path(folder).name}}
 
@@ -227,14 +279,21 @@ def _read_model(folder: Path, quantization, dtype, device) -> nn.Module:
     if quantization:
         options["device_map"] = {"": device}
         options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=dtype,
         )
     try:
         model, info = AutoModelForCausalLM.from_pretrained(folder, **options)
     except UNFIT as problem:
         raise _refusal(folder, "no causal language model in safetensors", problem) from None
     if missing := sorted(info["missing_keys"]):
-        raise _refusal(folder, "no causal language model in safetensors", f"{missing[0]} is not among its weights.")
+        raise _refusal(
+            folder,
+            "no causal language model in safetensors",
+            f"{missing[0]} is not among its weights.",
+        )
     if quantization or getattr(model, "is_loaded_in_4bit", False):  # asked for, or saved so
         return prepare_for_cpu(model)
     return model.to(device)
@@ -262,8 +321,8 @@ def _refusal(folder: Path, lack: str, problem) -> ValueError:
     ]
     if own_code and isinstance(problem, ValueError) and "custom code" in str(problem):
         return ValueError(
-            f"The folder {str(folder)!r} needs code of its own (auto_map in {own_code[0]}), which is never run: "
-            "use a model that transformers knows."
+            f"The folder {str(folder)!r} needs code of its own (auto_map in {own_code[0]}), which"
+            " is never run: use a model that transformers knows."
         )
     return ValueError(f"The folder {str(folder)!r} holds {lack}: {_first_sentence(problem)}")
 
@@ -284,16 +343,20 @@ def _add_lora(model: nn.Module, config, seed: int) -> nn.Module:
     try:
         with seeded(seed, model.device):
             return recast_adapters(get_peft_model(model, config))
-    except ImportError as problem:  # peft looks for torchao wherever an adapter goes on a layer in full precision
+    except ImportError as problem:
+        # peft looks for torchao wherever an adapter goes on a layer in full precision
         if "torchao" not in str(problem):
             raise
         raise ImportError(
-            f"peft refuses the installed torchao {version('torchao')}: pip uninstall torchao, which nothing here uses."
+            f"peft refuses the installed torchao {version('torchao')}: pip uninstall torchao, which"
+            " nothing here uses."
         ) from None
 
 
 def _weights_sha256(folder: Path) -> str | None:
-    """One sha256 for a folder's safetensors: the file's own, or that of the shards' digests in order of name."""
+    """One sha256 for a folder's safetensors: the file's own, or that of the shards' digests in
+    order of name.
+    """
     # A file in the hub's cache is a link to a blob that bears its sha256 as its name.
     real = [path.resolve() for path in sorted(folder.glob("*.safetensors"))]
     digests = [p.name if re.fullmatch("[0-9a-f]{64}", p.name) else file_hash(p) for p in real]

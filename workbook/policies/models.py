@@ -1,10 +1,11 @@
-"""What is done with a model, whichever it is: where it is computed, and copies of it that may be changed.
+"""What is done with a model, whichever it is: where it is computed, and copies of it that may be
+changed.
 
-A probe steps a copy and never the policy that it is given. So there is nothing to put back, and an interrupt, another
-thread or an error in the middle of a step leaves the policy as it was.
+A probe steps a copy and never the policy that it is given. So there is nothing to put back, and an
+interrupt, another thread or an error in the middle of a step leaves the policy as it was.
 
-On CPUs with AVX512 bitsandbytes 0.50 reads another block's maximum wherever a layer's input width is a multiple of 16
-but no whole number of its blocks of 64 weights. Such models are refused.
+On CPUs with AVX512 bitsandbytes 0.50 reads another block's maximum wherever a layer's input width
+is a multiple of 16 but no whole number of its blocks of 64 weights. Such models are refused.
 """
 
 import copy
@@ -26,10 +27,13 @@ BLOCK = 64  # weights that share an absolute maximum in 4 bits
 
 
 def private_copy(policy, weights: bool = True):
-    """A policy of one's own to step: it has copies of the trained weights and of the buffers, and is in eval mode.
+    """A policy of one's own to step: it has copies of the trained weights and of the buffers, and
+    is in eval mode.
 
-    Frozen (and quantized) weights are shared. Memory: one copy of what is trained, of a policy with LoRA its adapters.
-    weights: False shares the trained ones, too, so that only modules, hooks and configs are its own.
+    Frozen (and quantized) weights are shared. Memory: one copy of what is trained, of a policy with
+    LoRA its adapters.
+    weights: False shares the trained ones, too, so that only modules, hooks and configs are its
+    own.
     """
     return replace(policy, model=_own_modules(policy.model, weights).eval())
 
@@ -39,25 +43,32 @@ def _own_modules(model: nn.Module, weights: bool = False) -> nn.Module:
     for p in model.parameters():
         if not (p.requires_grad and weights):
             shared[id(p)] = p
-            if (state := getattr(p, "quant_state", None)) is not None:  # of bitsandbytes, which its layer holds, too
+            # of bitsandbytes, which its layer holds, too
+            if (state := getattr(p, "quant_state", None)) is not None:
                 shared[id(state)] = state
     return copy.deepcopy(model, shared)
 
 
 def recomputing(model: nn.Module) -> nn.Module:
-    """The model with its very weights, whose layers, in any mode, are computed again for a backward pass."""
+    """The model with its very weights, whose layers, in any mode, are computed again for a backward
+    pass.
+    """
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     own = _own_modules(model)
     for layer in own.modules():
         if isinstance(layer, GradientCheckpointingLayer):
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+            layer.forward = partial(
+                checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
+            )
     return own
 
 
 def reading(policy):
-    """The policy for passes in eval mode: itself, or where it is in another mode a view of it with the same weights."""
+    """The policy for passes in eval mode: itself, or where it is in another mode a view of it with
+    the same weights.
+    """
     training = any(module.training for module in policy.model.modules())
     return private_copy(policy, weights=False) if training else policy
 
@@ -77,33 +88,44 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators inside the block (the CPU's and the device's); afterwards they are as they were."""
+    """Seed torch's generators inside the block (the CPU's and the device's); afterwards they are as
+    they were.
+    """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 def varies_with_length(module: nn.Module) -> bool:
-    """Return whether a module is a rotary embedding whose frequencies transformers changes during a forward pass."""
+    """Return whether a module is a rotary embedding whose frequencies transformers changes during a
+    forward pass.
+    """
     kinds = vars(module).get("rope_type")
     kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
     return any("dynamic" in kind or kind == "longrope" for kind in kinds if isinstance(kind, str))
 
 
 def check_length(model: nn.Module, lengths: Int[Tensor, " B"]) -> None:
-    """Raise ValueError for sequences so long that a rotary embedding changes its frequencies during a pass."""
+    """Raise ValueError for sequences so long that a rotary embedding changes its frequencies during
+    a pass.
+    """
     for module in filter(varies_with_length, model.modules()):
         kinds = module.config.rope_parameters
         kinds = [kinds] if "rope_type" in kinds else kinds.values()
-        most = min(kind.get("original_max_position_embeddings") or module.original_max_seq_len for kind in kinds)
+        most = min(
+            kind.get("original_max_position_embeddings") or module.original_max_seq_len
+            for kind in kinds
+        )
         if (length := int(lengths.max())) > most:
             raise ValueError(
-                f"{type(model).__name__} changes its rotary embedding beyond {most} tokens, so that a token's logits "
-                f"depend on the longest sequence of its batch: keep prompt and completion, here {length}, within them."
+                f"{type(model).__name__} changes its rotary embedding beyond {most} tokens, so that"
+                " a token's logits depend on the longest sequence of its batch: keep prompt and"
+                f" completion, here {length}, within them."
             )
 
 
-# -- where it is computed ---------------------------------------------------------------------------------------------
+# -- where it is computed
+# ---------------------------------------------------------------------------------------------
 
 
 def choose_device() -> torch.device:
@@ -117,8 +139,8 @@ def choose_dtype(
 ) -> tuple[torch.dtype, str]:
     """The dtype for a model's weights on a device, and the reason in a sentence.
 
-    capability is CUDA's compute capability (major, minor); frozen says that the weights are not trained themselves
-    (inference, 4-bit, or a base under LoRA).
+    capability is CUDA's compute capability (major, minor); frozen says that the weights are not
+    trained themselves (inference, 4-bit, or a base under LoRA).
 
     >>> choose_dtype("cuda", (7, 5))[0], choose_dtype("cuda", (8, 0))[0], choose_dtype("cpu")[0]
     (torch.float16, torch.bfloat16, torch.float32)
@@ -130,17 +152,31 @@ def choose_dtype(
     if device_type != "cuda":
         return torch.float32, f"float32: half precision on {device_type} is not relied upon here"
     if capability is None:
-        raise ValueError('capability=None cannot be judged for device_type="cuda": pass (major, minor), e.g. (7, 5).')
+        raise ValueError(
+            'capability=None cannot be judged for device_type="cuda": pass (major, minor), e.g.'
+            " (7, 5)."
+        )
     compute = f"compute capability {capability[0]}.{capability[1]}"
     if not frozen:
-        return torch.float32, f"float32 ({compute}): trained weights lose small updates in half precision"
+        return (
+            torch.float32,
+            f"float32 ({compute}): trained weights lose small updates in half precision",
+        )
     if capability >= (8, 0):
-        return torch.bfloat16, f"bfloat16: {compute} has it in hardware, and frozen weights lose little"
-    return torch.float16, f"float16: {compute} (T4 class) has no bfloat16 in hardware, and the weights are frozen"
+        return (
+            torch.bfloat16,
+            f"bfloat16: {compute} has it in hardware, and frozen weights lose little",
+        )
+    return (
+        torch.float16,
+        f"float16: {compute} (T4 class) has no bfloat16 in hardware, and the weights are frozen",
+    )
 
 
 def as_device(device, quantization: str | None = None) -> torch.device:
-    """The device that is meant, None for the best at hand; ValueError if it is not here, or not for a quantization."""
+    """The device that is meant, None for the best at hand; ValueError if it is not here, or not for
+    a quantization.
+    """
     if device is None:
         device = choose_device()
         if quantization and device.type not in ("cpu", "cuda"):
@@ -148,34 +184,45 @@ def as_device(device, quantization: str | None = None) -> torch.device:
     try:
         device = torch.device(device)
     except RuntimeError:
-        raise ValueError(f'device={device!r} is unknown: use None, "cpu", "cuda", "cuda:0" or "mps".') from None
+        raise ValueError(
+            f'device={device!r} is unknown: use None, "cpu", "cuda", "cuda:0" or "mps".'
+        ) from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f'device="{device}" is not available here: use None or "cpu".')
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     if quantization and device.type not in ("cpu", "cuda"):
-        raise ValueError(f'quantization="{quantization}" does not run on device="{device}": use "cpu" or "cuda".')
+        raise ValueError(
+            f'quantization="{quantization}" does not run on device="{device}": use "cpu" or "cuda".'
+        )
     return device
 
 
 def as_dtype(dtype, device: torch.device, frozen: bool) -> tuple[torch.dtype, str]:
-    """The dtype that is meant, "auto" for the device's, with the reason; ValueError for one that no model has."""
+    """The dtype that is meant, "auto" for the device's, with the reason; ValueError for one that no
+    model has.
+    """
     if dtype == "auto":
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         return choose_dtype(device.type, capability, frozen)
     chosen = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if chosen not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-        raise ValueError(f'dtype={dtype!r} is unknown: use "auto", "float64", "float32", "bfloat16" or "float16".')
+        raise ValueError(
+            f'dtype={dtype!r} is unknown: use "auto", "float64", "float32", "bfloat16" or'
+            ' "float16".'
+        )
     return chosen, "as asked for"
 
 
-# -- 4-bit weights on a CPU --------------------------------------------------------------------------------------------
+# -- 4-bit weights on a CPU
+# --------------------------------------------------------------------------------------------
 
 
 def prepare_for_cpu(model: nn.Module) -> nn.Module:
     """Forbid the repacked layout, in which LoRA layers get no gradient and raise no error.
 
-    Raises ValueError for a model on a CPU with a 4-bit layer whose input width is no multiple of BLOCK.
+    Raises ValueError for a model on a CPU with a 4-bit layer whose input width is no multiple of
+    BLOCK.
     """
     import bitsandbytes
 
@@ -184,25 +231,31 @@ def prepare_for_cpu(model: nn.Module) -> nn.Module:
             layer.support_avx512bf16_for_cpu = False
             if layer.weight.device.type == "cpu" and layer.in_features % BLOCK:
                 raise ValueError(
-                    f"4-bit weights on a CPU need layers whose input width is a multiple of {BLOCK}, but {name} has "
+                    "4-bit weights on a CPU need layers whose input width is a multiple of"
+                    f" {BLOCK}, but {name} has "
                     f'{layer.in_features}: use device="cuda", or no quantization.'
                 )
     return model
 
 
-# -- a trial on a few tokens -------------------------------------------------------------------------------------------
+# -- a trial on a few tokens
+# -------------------------------------------------------------------------------------------
 
 
 def padding_error(model: nn.Module, positions: bool = True) -> float:
-    """Error of a model's logits under left padding, in tolerances of rounding: more than 1 if padding changes it.
+    """Error of a model's logits under left padding, in tolerances of rounding: more than 1 if
+    padding changes it.
 
-    RWKV and decoders of BART ignore padding, and eager attention in float64 yields NaN behind it. positions: whether
-    the model is told them; GPT-2 counts padding otherwise. Found by a trial on a few tokens, once for each model.
+    RWKV and decoders of BART ignore padding, and eager attention in float64 yields NaN behind it.
+    positions: whether the model is told them; GPT-2 counts padding otherwise. Found by a trial on a
+    few tokens, once for each model.
 
-    Raises ValueError for a model in which a token's logits depend on later tokens, and for one whose forward pass
-    writes into its frozen quantized weights; what the model itself raises for a pass that it cannot do goes through.
+    Raises ValueError for a model in which a token's logits depend on later tokens, and for one
+    whose forward pass writes into its frozen quantized weights; what the model itself raises for a
+    pass that it cannot do goes through.
     """
-    known = vars(model).setdefault("_padding_errors", {})  # on the model, so that a copy has it, too
+    # on the model, so that a copy has it, too
+    known = vars(model).setdefault("_padding_errors", {})
     if positions in known:
         return known[positions]
     vocabulary = model.config.get_text_config().vocab_size
@@ -213,7 +266,9 @@ def padding_error(model: nn.Module, positions: bool = True) -> float:
         alone = _logits(model, ids[None, :short], torch.ones_like(ids[None, :short]), positions)[0]
         mask = torch.ones(2, TRIAL, dtype=torch.long, device=ids.device)
         mask[1, :2] = 0
-        both = _logits(model, torch.stack([ids, torch.cat([padding, ids[:short]])]), mask, positions)
+        both = _logits(
+            model, torch.stack([ids, torch.cat([padding, ids[:short]])]), mask, positions
+        )
     now = {id(p) for p in model.parameters()}
     if any(id(p) not in now or p._version != version for p, version in packed):
         raise ValueError(f"{type(model).__name__} changes its quantized weights in a forward pass.")
@@ -221,7 +276,9 @@ def padding_error(model: nn.Module, positions: bool = True) -> float:
     tolerance *= float(alone.max() - alone.min())
     if (both[0, :short] - alone).abs().max() > tolerance:
         kind = type(model).__name__
-        raise ValueError(f"{kind} is no causal language model: its logits for a token depend on later tokens.")
+        raise ValueError(
+            f"{kind} is no causal language model: its logits for a token depend on later tokens."
+        )
     known[positions] = float((both[1, 2:] - alone).abs().max()) / tolerance
     return known[positions]
 
@@ -234,7 +291,9 @@ def _logits(
 
 
 def free_mib(device: str | torch.device) -> float:
-    """Memory that is free for a run on a device now, in MiB: a GPU's own, or the system's where it has none."""
+    """Memory that is free for a run on a device now, in MiB: a GPU's own, or the system's where it
+    has none.
+    """
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0] / MIB
     return psutil.virtual_memory().available / MIB
@@ -248,7 +307,9 @@ def used_mib(device: str | torch.device) -> float:
 
 
 def peak_used_mib(device: str | torch.device) -> float:
-    """The most this process has held so far, in MiB; on a CPU without that record (none but Linux has it), used_mib."""
+    """The most this process has held so far, in MiB; on a CPU without that record (none but Linux
+    has it), used_mib.
+    """
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_allocated(device) / MIB
     status = Path("/proc/self/status")
@@ -264,11 +325,15 @@ def free_bytes(device: torch.device) -> float:
     return torch.cuda.mem_get_info(device)[0] + unused
 
 
-# -- what a pass holds beside the weights ------------------------------------------------------------------------------
+# -- what a pass holds beside the weights
+# ------------------------------------------------------------------------------
 
 
-def row_bytes(kind: str, length: int, words: int, config, dtype: torch.dtype, lora: int | None = None) -> float:
-    """Bytes that one row of a pass holds beside the weights. With D, A, I as in `kept_per_token` and V words:
+def row_bytes(
+    kind: str, length: int, words: int, config, dtype: torch.dtype, lora: int | None = None
+) -> float:
+    """Bytes that one row of a pass holds beside the weights. With D, A, I as in `kept_per_token`
+    and V words:
 
         scoring       4 D + 3 I of a layer a token, and the logits V of each word (states: V twice, as they are kept)
         gradient      what backward keeps of all layers; of V the log-softmax and two gradients, in float32 at least
@@ -276,7 +341,8 @@ def row_bytes(kind: str, length: int, words: int, config, dtype: torch.dtype, lo
         along         scoring with a tangent beside each number, four times V, attention's scores and softmax in full
         sampling      the key-value cache of all layers, four copies of the next word's logits
 
-    words: of the tokens those whose logits are computed.  lora: rank of the adapters; None: all weights are trained.
+    words: of the tokens those whose logits are computed.  lora: rank of the adapters; None: all
+    weights are trained.
     """
     text, size = config.get_text_config(), dtype.itemsize
     layers, width, _, cache, inner = widths(text)
@@ -287,17 +353,25 @@ def row_bytes(kind: str, length: int, words: int, config, dtype: torch.dtype, lo
     if kind in ("gradient", "recomputed"):
         kept = kept_per_token(config, lora, dtype, kind == "recomputed")
         per_word = 3 * max(4, size) + (size if size < 4 else 0)
-        return length * kept + eager * (layers if kind == "gradient" else 1) + words * text.vocab_size * per_word
+        return (
+            length * kept
+            + eager * (layers if kind == "gradient" else 1)
+            + words * text.vocab_size * per_word
+        )
     plain, logits = length * (4 * width + 3 * inner) * size, words * text.vocab_size * size
     copies = 2 if kind == "states" else 1
-    return 2 * plain + 4 * logits + 4 * scores if kind == "along" else plain + copies * logits + eager
+    return (
+        2 * plain + 4 * logits + 4 * scores if kind == "along" else plain + copies * logits + eager
+    )
 
 
-def kept_per_token(config, lora: int | None, dtype: torch.dtype, gradient_checkpointing: bool = False) -> float:
+def kept_per_token(
+    config, lora: int | None, dtype: torch.dtype, gradient_checkpointing: bool = False
+) -> float:
     """Bytes that autograd keeps for the backward pass, per token of a micro-batch, in all layers.
 
-    With D the model's width, A that of its attention heads together, I that of its MLP and r the adapters' rank, a
-    layer keeps
+    With D the model's width, A that of its attention heads together, I that of its MLP and r the
+    adapters' rank, a layer keeps
 
         2 D        the residual stream before each norm, in float32
         2 D        the normed stream, which the norm's own weight needs (only where that is trained)
@@ -306,8 +380,9 @@ def kept_per_token(config, lora: int | None, dtype: torch.dtype, gradient_checkp
         4 I        gate, activation, up, their product
         7 r        what each adapter's first matrix gives (with adapters)
 
-    and the head the last of the stream three times. With gradient checkpointing each layer keeps its input and the one
-    that is recomputed all of this. tests/test_memory.py counts the tensors themselves.
+    and the head the last of the stream three times. With gradient checkpointing each layer keeps
+    its input and the one that is recomputed all of this. tests/test_memory.py counts the tensors
+    themselves.
     """
     layers, width, attention, _, inner = widths(config.get_text_config())
     size, in_float32 = dtype.itemsize, 2 * width * 4
@@ -319,10 +394,13 @@ def kept_per_token(config, lora: int | None, dtype: torch.dtype, gradient_checkp
 
 
 def widths(text) -> tuple[int, int, int, int, int]:
-    """Layers, width, widths of all attention heads and of all key-value heads together, and width of the MLP."""
+    """Layers, width, widths of all attention heads and of all key-value heads together, and width
+    of the MLP.
+    """
     width, heads = text.hidden_size, getattr(text, "num_attention_heads", 1)
     inner = getattr(text, "intermediate_size", None) or 4 * width
-    inner = max(inner) if isinstance(inner, (list, tuple)) else inner  # of models whose layers differ
+    # of models whose layers differ
+    inner = max(inner) if isinstance(inner, (list, tuple)) else inner
     head = getattr(text, "head_dim", None) or width // heads
     cache = head * (getattr(text, "num_key_value_heads", None) or heads)
     return getattr(text, "num_hidden_layers", 1), width, head * heads, cache, inner

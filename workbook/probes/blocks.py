@@ -1,15 +1,18 @@
-"""Block coupling: one small real step per block of tokens, and what it does to the log-probability of every token.
+"""Block coupling: one small real step per block of tokens, and what it does to the log-probability
+of every token.
 
     blocks = block_coupling(policy, rollouts, blocks="sign")
     print(blocks)                                        # by how much sums of rows miss a real step of all
     step_changes(blocks, prompts_per_step=32)            # what steps on so many prompts do, without another pass
 
-To first order a step of SGD on several blocks moves a token by the sum of what each block does to it alone. So a row
-per prompt, or per prompt and sign of the advantage, holds what every batch of these prompts does, from one prompt to
-all of them. All steps have one length, so that none is lost in rounding and none is bent: float32 is needed.
+To first order a step of SGD on several blocks moves a token by the sum of what each block does to
+it alone. So a row per prompt, or per prompt and sign of the advantage, holds what every batch of
+these prompts does, from one prompt to all of them. All steps have one length, so that none is lost
+in rounding and none is bent: float32 is needed.
 
 The tables below are pure, `Blocks` -> a row per prompt. A batch is drawn as one measured prompt and
-`prompts_per_step - 1` others; the changes of its tokens are the sum of the rows of all their blocks.
+`prompts_per_step - 1` others; the changes of its tokens are the sum of the rows of all their
+blocks.
 """
 
 from collections.abc import Sequence
@@ -29,12 +32,17 @@ from workbook.theory.coupling import BELOW_HALF
 from workbook.theory.weights import update_weights
 
 KINDS = ("prompt", "sign", "rollout")
-# nats, root mean square, by which a block's step moves its own tokens: sums of rows then miss a real step by less than
-# 1 %; curvature grows above it, rounding below
+# nats, root mean square, by which a block's step moves its own tokens: sums of rows then miss a
+# real step by less than 1 %; curvature grows above it, rounding below
 SMALL_STEP = 0.002
 TRIALS = 3  # blocks by which the length of steps is found
 DRAWS = 8
-PAIRS = ("same token, both unsure", "same token, not both unsure", "different token, unsure", "different token, sure")
+PAIRS = (
+    "same token, both unsure",
+    "same token, not both unsure",
+    "different token, unsure",
+    "different token, sure",
+)
 
 
 @dataclass(frozen=True)
@@ -42,13 +50,19 @@ class Blocks:
     """What each of K blocks does to each of N measured tokens.
 
     Attributes:
-        changes: (K, N) float32, of the token's log-probability in nats per unit of learning rate when the block alone
+        changes: (K, N) float32, of the token's log-probability in nats per unit of learning rate
+        when the block alone
             pushes, to first order.
-        blocks: K rows: block, group (the first of its prompts) and sign (0 if mixed) of its advantages, tokens and
-            prompts that push, norm of its gradient, rms of the change of its own measured tokens in the real step.
-        tokens: N rows of the token table of the measured prompts, with block (-1: none) and push, weight x advantage.
-        pushing: the same of all tokens that push, measured or not: block, group, token_id, logp, push.
-        error: of the sum of all rows, against a real step of all blocks: rms of the difference over that of the step.
+        blocks: K rows: block, group (the first of its prompts) and sign (0 if mixed) of its
+        advantages, tokens and
+            prompts that push, norm of its gradient, rms of the change of its own measured tokens in
+            the real step.
+        tokens: N rows of the token table of the measured prompts, with block (-1: none) and push,
+        weight x advantage.
+        pushing: the same of all tokens that push, measured or not: block, group, token_id, logp,
+        push.
+        error: of the sum of all rows, against a real step of all blocks: rms of the difference over
+        that of the step.
     """
 
     changes: Float[np.ndarray, "K N"]
@@ -60,8 +74,9 @@ class Blocks:
     def __str__(self) -> str:
         size = float(np.sqrt(np.nanmean(self.blocks["rms"] ** 2)))
         return (
-            f"{len(self.blocks)} blocks x {len(self.tokens)} tokens, steps of {size:.2g} nats (rms of a block's own "
-            f"tokens); their sum differs from a real step of all by {self.error:.2%} (rms)"
+            f"{len(self.blocks)} blocks x {len(self.tokens)} tokens, steps of {size:.2g} nats (rms"
+            " of a block's own tokens); their sum differs from a real step of all by"
+            f" {self.error:.2%} (rms)"
         )
 
     @property
@@ -74,42 +89,57 @@ class Blocks:
         return self.blocks.groupby("group")["prompts"].max()
 
     def gram(self) -> Float[np.ndarray, "K K"]:
-        """Inner products of the blocks' gradients: row k with column l, NaN where l's tokens were not all measured.
+        """Inner products of the blocks' gradients: row k with column l, NaN where l's tokens were
+        not all measured.
 
-        The gradient of l is the sum of its tokens' push times grad log pi; `changes` is what a gradient does to log pi.
+        The gradient of l is the sum of its tokens' push times grad log pi; `changes` is what a
+        gradient does to log pi.
         """
         known = np.zeros((len(self.tokens), len(self.blocks)))
         at = self.tokens["block"].to_numpy()
         known[np.arange(len(at))[at >= 0], at[at >= 0]] = self.tokens["push"].to_numpy()[at >= 0]
-        measured = np.bincount(at[at >= 0], minlength=len(self.blocks)) == self.blocks["tokens"].to_numpy()
+        measured = (
+            np.bincount(at[at >= 0], minlength=len(self.blocks)) == self.blocks["tokens"].to_numpy()
+        )
         return np.where(measured[None], self.changes.astype(float) @ known, np.nan)
 
 
 @in_batches
 def block_coupling(
-    policy, rollouts: Rollouts, blocks: str | Int[Tensor, "B T"] = "prompt", measured: Sequence[int] | None = None
+    policy,
+    rollouts: Rollouts,
+    blocks: str | Int[Tensor, "B T"] = "prompt",
+    measured: Sequence[int] | None = None,
 ) -> Blocks:
-    """Take one small step per block, each from the policy as it is, and record what it does to every measured token.
+    """Take one small step per block, each from the policy as it is, and record what it does to
+    every measured token.
 
-    blocks: "prompt"; "sign", a prompt's positive and negative rollouts apart; "rollout"; or labels (B, T), below 0 for
-    tokens that do not push. Tokens of advantage 0 never do, and a block without any is left out.
-    measured: group ids whose tokens are recorded, all by default.  Cost: a backward pass of each block, and as many
-    forward passes of the measured rollouts as there are blocks.
+    blocks: "prompt"; "sign", a prompt's positive and negative rollouts apart; "rollout"; or labels
+    (B, T), below 0 for tokens that do not push. Tokens of advantage 0 never do, and a block without
+    any is left out.
+    measured: group ids whose tokens are recorded, all by default.  Cost: a backward pass of each
+    block, and as many forward passes of the measured rollouts as there are blocks.
 
-    Raises ValueError for a policy below float32, unknown blocks or groups, and rollouts in which nothing pushes.
+    Raises ValueError for a policy below float32, unknown blocks or groups, and rollouts in which
+    nothing pushes.
     """
-    low = {p.dtype for p in policy.model.parameters() if p.is_floating_point() and p.dtype.itemsize < 4}
+    low = {
+        p.dtype for p in policy.model.parameters() if p.is_floating_point() and p.dtype.itemsize < 4
+    }
     if low:
         raise ValueError(
-            f"policy holds weights in {str(low.pop()).removeprefix('torch.')}, in which small steps are lost to "
-            'rounding; load it with dtype="float32".'
+            f"policy holds weights in {str(low.pop()).removeprefix('torch.')}, in which small steps"
+            ' are lost to rounding; load it with dtype="float32".'
         )
     rollouts = rollouts.to(policy.model.device)
     pushes = token_pushes(rollouts)
     labels = _labels(rollouts, blocks).masked_fill(pushes == 0, -1)
     if not (labels >= 0).any():
-        raise ValueError("rollouts push nothing, all advantages are 0: take groups with different rewards.")
-    names, labels = labels.unique(return_inverse=True)  # labels become places in names, ascending, and -1
+        raise ValueError(
+            "rollouts push nothing, all advantages are 0: take groups with different rewards."
+        )
+    # labels become places in names, ascending, and -1
+    names, labels = labels.unique(return_inverse=True)
     labels, names = (labels - int((names < 0).sum())).clamp(min=-1), names[names >= 0].tolist()
     rows = _measured(rollouts, measured)
     part, length = rollouts.select(rows), _length(policy, rollouts, labels)
@@ -118,22 +148,30 @@ def block_coupling(
     start = [p.detach().clone() for p in stepper.weights]
 
     def stepped(chosen: Bool[Tensor, "B T"]) -> tuple[float, np.ndarray]:
-        """Norm of the chosen tokens' gradient, and what a step of `length` along it does to the measured tokens."""
+        """Norm of the chosen tokens' gradient, and what a step of `length` along it does to the
+        measured tokens.
+        """
         for weight, value in zip(stepper.weights, start, strict=True):
             weight.detach().copy_(value)
         norm = float(update(mine, rollouts, stepper, chosen=chosen, clip=None)[0])
         return norm, (logps(mine, part)[alive] - before).cpu().numpy()
 
-    norms, moved = zip(*(stepped(labels == k) for k in progress(range(len(names)), "blocks")), strict=True)
+    norms, moved = zip(
+        *(stepped(labels == k) for k in progress(range(len(names)), "blocks")), strict=True
+    )
     norms, moved = np.array(norms), np.stack(moved).astype(np.float64)
     norm, together = stepped(labels >= 0)
     changes, real = moved * (norms / length)[:, None], together * (norm / length)
     error = float(np.sqrt(np.mean((changes.sum(0) - real) ** 2) / np.mean(real**2)))
     columns = {"block": labels, "push": pushes.double()}
     there = rollouts.completion_mask.bool()
-    whole = rollouts.token_table().assign(**{name: values[there].cpu().numpy() for name, values in columns.items()})
+    whole = rollouts.token_table().assign(
+        **{name: values[there].cpu().numpy() for name, values in columns.items()}
+    )
     tokens = whole[whole["rollout"].isin(rows.tolist())].reset_index(drop=True)
-    pushing = whole.loc[whole["block"] >= 0, ["block", "group", "token_id", "logp", "push"]].reset_index(drop=True)
+    pushing = whole.loc[
+        whole["block"] >= 0, ["block", "group", "token_id", "logp", "push"]
+    ].reset_index(drop=True)
     own = tokens["block"].to_numpy()[None] == np.arange(len(names))[:, None]
     facts = {"group": ("group", "first"), "sign": ("push", _sign), "tokens": ("push", "size")}
     about = pushing.groupby("block").agg(**facts, prompts=("group", "nunique"))
@@ -147,11 +185,18 @@ def _labels(rollouts: Rollouts, blocks) -> Int[Tensor, "B T"]:
     shape, device = rollouts.completion_ids.shape, rollouts.completion_ids.device
     if isinstance(blocks, Tensor):
         if blocks.shape != shape:
-            raise ValueError(f"blocks has shape {tuple(blocks.shape)}; labels must be {tuple(shape)}, one per token.")
+            raise ValueError(
+                f"blocks has shape {tuple(blocks.shape)}; labels must be {tuple(shape)}, one per"
+                " token."
+            )
         return blocks.to(device).long()
     if blocks not in KINDS:
-        raise ValueError(f"blocks={blocks!r} is unknown: choose one of {', '.join(KINDS)}, or give labels (B, T).")
-    positive = (rollouts.advantages > 0).long().view(len(rollouts), -1)  # (B, 1), or (B, T) of advantages per token
+        raise ValueError(
+            f"blocks={blocks!r} is unknown: choose one of {', '.join(KINDS)}, or give labels"
+            " (B, T)."
+        )
+    # (B, 1), or (B, T) of advantages per token
+    positive = (rollouts.advantages > 0).long().view(len(rollouts), -1)
     groups = rollouts.group_ids.long()[:, None]
     rows = torch.arange(len(rollouts), device=device)[:, None]
     return {"prompt": groups, "sign": 2 * groups + positive, "rollout": rows}[blocks].expand(shape)
@@ -169,7 +214,9 @@ def _measured(rollouts: Rollouts, groups: Sequence[int] | None) -> Int[Tensor, "
         return torch.arange(len(rollouts))
     wanted = torch.as_tensor(list(groups), device=rollouts.group_ids.device)
     if not len(wanted) or not torch.isin(wanted, rollouts.group_ids).all():
-        raise ValueError(f"measured={list(groups)[:8]} must be group ids of the rollouts, one or more.")
+        raise ValueError(
+            f"measured={list(groups)[:8]} must be group ids of the rollouts, one or more."
+        )
     return torch.isin(rollouts.group_ids, wanted).nonzero().squeeze(1).cpu()
 
 
@@ -187,15 +234,21 @@ class _OfLength(torch.optim.SGD):
 
 
 def _length(policy, rollouts: Rollouts, labels: Int[Tensor, "B T"]) -> float:
-    """The length of steps at which blocks move their own tokens by SMALL_STEP: the median of some blocks."""
+    """The length of steps at which blocks move their own tokens by SMALL_STEP: the median of some
+    blocks.
+    """
     last = int(labels.max())
-    length = 1e-4 * float(torch.stack([p.detach().norm() for p in trained_weights(policy).values()]).norm())
+    length = 1e-4 * float(
+        torch.stack([p.detach().norm() for p in trained_weights(policy).values()]).norm()
+    )
     for _ in range(2):  # the second time near the size that is wanted
         sizes = []
         for k in sorted({round(i * last / (TRIALS - 1)) for i in range(TRIALS)}):
             rows = (labels == k).any(1).nonzero().squeeze(1)
             chosen, mine = (labels == k)[rows], private_copy(policy)
-            moved = logp_change(mine, rollouts.select(rows), _OfLength(mine, length), chosen=chosen, clip=None)
+            moved = logp_change(
+                mine, rollouts.select(rows), _OfLength(mine, length), chosen=chosen, clip=None
+            )
             sizes.append(float(moved[chosen].pow(2).mean().sqrt()))
         length *= SMALL_STEP / float(np.median(sizes))
     return length
@@ -210,22 +263,33 @@ def _sign(pushes: pd.Series) -> int:
 
 
 def step_changes(
-    blocks: Blocks, prompts_per_step: int, draws: int = DRAWS, seed: int = 0, positive_only: bool = False
+    blocks: Blocks,
+    prompts_per_step: int,
+    draws: int = DRAWS,
+    seed: int = 0,
+    positive_only: bool = False,
 ) -> pd.DataFrame:
-    """The measured tokens' table with `change` in nats, `draws` times (column draw), with other prompts in the step.
+    """The measured tokens' table with `change` in nats, `draws` times (column draw), with other
+    prompts in the step.
 
-    own: of the change, what the token's own prompt does.  Blocks of several prompts (a bundle) join a step whole; what
-    they leave open is filled with single prompts.  positive_only: the blocks of positive advantage push alone.
-    Raises ValueError for more prompts than push, and for a number that bundles and single prompts do not make.
+    own: of the change, what the token's own prompt does.  Blocks of several prompts (a bundle) join
+    a step whole; what they leave open is filled with single prompts.  positive_only: the blocks of
+    positive advantage push alone. Raises ValueError for more prompts than push, and for a number
+    that bundles and single prompts do not make.
     """
     sign, groups = blocks.blocks["sign"].to_numpy(), blocks.blocks["group"].to_numpy()
     if positive_only and (sign == 0).any():
-        raise ValueError('positive_only needs blocks of one sign each: block_coupling(..., blocks="sign").')
+        raise ValueError(
+            'positive_only needs blocks of one sign each: block_coupling(..., blocks="sign").'
+        )
     active = sign > 0 if positive_only else np.ones(len(sign), dtype=bool)
     sizes = blocks.prompts_by_group()
     names = sizes.index.to_numpy()  # (U,) prompts or bundles
     if not 1 <= prompts_per_step <= sizes.sum():
-        raise ValueError(f"prompts_per_step={prompts_per_step} must be from 1 to {sizes.sum()}, the prompts that push.")
+        raise ValueError(
+            f"prompts_per_step={prompts_per_step} must be from 1 to {sizes.sum()}, the prompts that"
+            " push."
+        )
     member = ((groups[None] == names[:, None]) & active).astype(float)  # (U, K)
     generator, parts = np.random.default_rng(seed), []
     for group, tokens in blocks.tokens.groupby("group"):
@@ -236,7 +300,11 @@ def step_changes(
         beside = [_others(sizes.drop(group), prompts_per_step - 1, generator) for _ in range(draws)]
         joined = np.stack([np.isin(names, chosen) for chosen in beside]).astype(float)  # (draws, U)
         change = own + joined @ sums  # (draws, tokens)
-        columns = {"own": np.tile(own, draws), "change": change.ravel(), "draw": np.repeat(np.arange(draws), len(own))}
+        columns = {
+            "own": np.tile(own, draws),
+            "change": change.ravel(),
+            "draw": np.repeat(np.arange(draws), len(own)),
+        }
         parts.append(tokens.loc[np.tile(tokens.index, draws)].assign(**columns))
     if not parts:
         raise ValueError("No measured prompt pushes; measure one with different rewards.")
@@ -246,11 +314,16 @@ def step_changes(
 def _others(sizes: pd.Series, wanted: int, generator: np.random.Generator) -> np.ndarray:
     """Names of bundles, as many as fit, and of single prompts that together are `wanted` prompts."""
     singles, bundles = sizes.index[sizes == 1].to_numpy(), sizes.index[sizes > 1].to_numpy()
-    chosen = generator.permutation(bundles)[: wanted // int(sizes[bundles].max())] if len(bundles) else bundles
+    chosen = (
+        generator.permutation(bundles)[: wanted // int(sizes[bundles].max())]
+        if len(bundles)
+        else bundles
+    )
     rest = wanted - int(sizes[chosen].sum())
     if rest > len(singles):
         raise ValueError(
-            f"prompts_per_step={wanted + 1} can't be made: {rest} single prompts would join and {len(singles)} can."
+            f"prompts_per_step={wanted + 1} can't be made: {rest} single prompts would join and"
+            f" {len(singles)} can."
         )
     return np.concatenate([chosen, generator.choice(singles, rest, replace=False)])
 
@@ -273,20 +346,30 @@ def coupling_by_mass(blocks: Blocks) -> pd.DataFrame:
         where = np.where(tokens["group"] == about["group"], "own prompt", "other prompts")
         change = blocks.changes[k].astype(float)
         cells = pd.DataFrame(
-            {"where": where, "kind": kind, "size": np.abs(change), "net": about["sign"] * change, "pairs": 1}
+            {
+                "where": where,
+                "kind": kind,
+                "size": np.abs(change),
+                "net": about["sign"] * change,
+                "pairs": 1,
+            }
         )
         rows.append(cells[(tokens["block"] != k).to_numpy()].groupby(["where", "kind"]).sum())
     sums = pd.concat(rows).groupby(["where", "kind"]).sum()
     whole = sums.groupby("where").transform("sum")
-    shares = pd.DataFrame({"pairs": sums["pairs"] / whole["pairs"], "mass": sums["size"] / whole["size"]})
+    shares = pd.DataFrame(
+        {"pairs": sums["pairs"] / whole["pairs"], "mass": sums["size"] / whole["size"]}
+    )
     return shares.assign(net=sums["net"] / sums["size"]).reset_index()
 
 
 def equal_energy_prompts(blocks: Blocks, prompts_per_step: int) -> int:
-    """Prompts of a step with both signs whose gradient has, on average, the squared length of a positive-only step's.
+    """Prompts of a step with both signs whose gradient has, on average, the squared length of a
+    positive-only step's.
 
-    With e the mean squared length of a prompt's own gradient and c the mean inner product of two prompts', a step on P
-    prompts has P e + P (P - 1) c. At least 1, at most prompts_per_step or the prompts that push.
+    With e the mean squared length of a prompt's own gradient and c the mean inner product of two
+    prompts', a step on P prompts has P e + P (P - 1) c. At least 1, at most prompts_per_step or the
+    prompts that push.
     """
     positive, both = (_energy(blocks, only) for only in (True, False))
     target = positive(prompts_per_step)
@@ -295,7 +378,9 @@ def equal_energy_prompts(blocks: Blocks, prompts_per_step: int) -> int:
 
 
 def _energy(blocks: Blocks, positive_only: bool):
-    """Mean squared length of a step's gradient as a function of its prompts, from the measured blocks' gram matrix."""
+    """Mean squared length of a step's gradient as a function of its prompts, from the measured
+    blocks' gram matrix.
+    """
     gram, sign = blocks.gram(), blocks.blocks["sign"].to_numpy()
     whole = ~np.isnan(gram[0])  # blocks whose tokens were all measured
     kept = whole & ((sign > 0) | (not positive_only))
@@ -308,16 +393,25 @@ def _energy(blocks: Blocks, positive_only: bool):
 
 
 def category_shift(
-    blocks: Blocks, prompts_per_step: int, draws: int = DRAWS, seed: int = 0, equal_energy: bool = False
+    blocks: Blocks,
+    prompts_per_step: int,
+    draws: int = DRAWS,
+    seed: int = 0,
+    equal_energy: bool = False,
 ) -> pd.DataFrame:
-    """H6: each category's share of movement in steps with both signs, minus that in steps of positive rollouts only.
+    """H6: each category's share of movement in steps with both signs, minus that in steps of
+    positive rollouts only.
 
-    Columns group, category, both, positive_only (shares of the sum of |change| over the prompt's tokens), shift,
-    prompts (of the steps with both signs).  equal_energy: these have fewer, so that both gradients are equally long.
-    Raises ValueError for blocks that mix signs, and without categories.
+    Columns group, category, both, positive_only (shares of the sum of |change| over the prompt's
+    tokens), shift, prompts (of the steps with both signs).  equal_energy: these have fewer, so that
+    both gradients are equally long. Raises ValueError for blocks that mix signs, and without
+    categories.
     """
     if blocks.tokens["category"].isna().all():
-        raise ValueError("The tokens have no categories; sample from a task that annotates them, or use `categorized`.")
+        raise ValueError(
+            "The tokens have no categories; sample from a task that annotates them, or use"
+            " `categorized`."
+        )
     prompts = equal_energy_prompts(blocks, prompts_per_step) if equal_energy else prompts_per_step
     shares = {}
     for name, size in (("both", prompts), ("positive_only", prompts_per_step)):

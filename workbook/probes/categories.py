@@ -1,16 +1,22 @@
-"""Categories of tokens where no task knows them: Math, Template, Reasoning and other, read off the text (H6).
+"""Categories of tokens where no task knows them: Math, Template, Reasoning and other, read off the
+text (H6).
 
-The paper groups tokens by NLTK's part-of-speech tags (arXiv 2605.08666, figure 4). Here each completion is cut into
-words, and a token gets the class of the word that it is a part of, so that all pieces of "therefore" are one class:
+The paper groups tokens by NLTK's part-of-speech tags (arXiv 2605.08666, figure 4). Here each
+completion is cut into words, and a token gets the class of the word that it is a part of, so that
+all pieces of "therefore" are one class:
 
 - Math: numbers, in digits or in words; operators; LaTeX; a lone letter beside an operator
-- Template: function words (articles, prepositions, pronouns, auxiliaries), punctuation, space and line breaks,
+- Template: function words (articles, prepositions, pronouns, auxiliaries), punctuation, space and
+line breaks,
   Markdown, chat markup and special tokens
-- Reasoning: the remaining words (content verbs, nouns, adjectives, adverbs), and connectives such as "therefore"
-- other: what is none of these: emoji, letters that are not Latin, pieces of a character, tokens that can't be aligned
+- Reasoning: the remaining words (content verbs, nouns, adjectives, adverbs), and connectives such
+as "therefore"
+- other: what is none of these: emoji, letters that are not Latin, pieces of a character, tokens
+that can't be aligned
 
-Lists of English function words decide, so that classes are the same on every machine. **[reading]** The paper's table
-of tags is not at hand: which tag belongs to which class is our reconstruction. Texts are compared, never evaluated.
+Lists of English function words decide, so that classes are the same on every machine. **[reading]**
+The paper's table of tags is not at hand: which tag belongs to which class is our reconstruction.
+Texts are compared, never evaluated.
 """
 
 import re
@@ -71,14 +77,20 @@ def categorized(rollouts: Rollouts, overwrite: bool = False) -> Rollouts:
     if rollouts.categories is not None and not overwrite:
         return rollouts
     if rollouts.tokens is None:
-        raise ValueError("The rollouts have no token strings; sample them, or give Rollouts.from_batch a tokenizer.")
+        raise ValueError(
+            "The rollouts have no token strings; sample them, or give Rollouts.from_batch a"
+            " tokenizer."
+        )
     texts = rollouts.completions or tuple("".join(tokens) for tokens in rollouts.tokens)
-    classes = (token_classes(tokens, text) for tokens, text in zip(rollouts.tokens, texts, strict=True))
+    classes = (
+        token_classes(tokens, text) for tokens, text in zip(rollouts.tokens, texts, strict=True)
+    )
     return replace(rollouts, categories=tuple(classes))
 
 
 def token_classes(tokens: tuple[str, ...], text: str) -> tuple[str, ...]:
-    """The class of each token: that of the word which holds most of its characters, the earlier one of two.
+    """The class of each token: that of the word which holds most of its characters, the earlier one
+    of two.
 
     >>> token_classes(("There", "fore", " x", " =", " 1", "2", ".", "<|im_end|>"), "Therefore x = 12.")
     ('Reasoning', 'Reasoning', 'Math', 'Math', 'Math', 'Math', 'Template', 'Template')
@@ -98,10 +110,12 @@ def token_classes(tokens: tuple[str, ...], text: str) -> tuple[str, ...]:
 
 
 def _places(tokens: tuple[str, ...], text: str) -> Iterator[int | None]:
-    """Start of each token's characters, without the space around them, in the text; None where they do not stand.
+    """Start of each token's characters, without the space around them, in the text; None where they
+    do not stand.
 
-    Tokens of some vocabularies carry the space before a word and those of others lose it when decoded alone, and
-    special tokens are left out of the text. So each is looked for from where the last one ended, not far.
+    Tokens of some vocabularies carry the space before a word and those of others lose it when
+    decoded alone, and special tokens are left out of the text. So each is looked for from where the
+    last one ended, not far.
     """
     cursor = 0
     for token in tokens:
@@ -118,7 +132,10 @@ def _places(tokens: tuple[str, ...], text: str) -> Iterator[int | None]:
 
 def _word_classes(text: str) -> Iterator[tuple[int, int, str]]:
     """(start, stop, class) of every piece of the text, in order."""
-    pieces = [(match.start(), match.end(), match.lastgroup, match.group()) for match in WORDS.finditer(text)]
+    pieces = [
+        (match.start(), match.end(), match.lastgroup, match.group())
+        for match in WORDS.finditer(text)
+    ]
     solid = [piece for piece in pieces if not piece[3].isspace()]
     around = [None, *solid, None]
     beside = {piece[0]: (around[k], around[k + 2]) for k, piece in enumerate(solid)}
@@ -129,7 +146,9 @@ def _word_classes(text: str) -> Iterator[tuple[int, int, str]]:
 def _piece_class(kind: str, piece: str, beside: tuple) -> str:
     """The class of one piece, given the pieces on either side."""
     if kind == "word":
-        if len(piece) == 1 and any(one and one[2] in ("operator", "maybe", "number") for one in beside):
+        if len(piece) == 1 and any(
+            one and one[2] in ("operator", "maybe", "number") for one in beside
+        ):
             return "Math"
         plain = piece.lower().replace("’", "'")
         if not plain[0].isascii() and not unicodedata.name(plain[0], "").startswith("LATIN"):
@@ -137,11 +156,21 @@ def _piece_class(kind: str, piece: str, beside: tuple) -> str:
         if plain in NUMBER_WORDS:
             return "Math"
         return "Template" if plain in FUNCTION_WORDS and plain not in CONNECTIVES else "Reasoning"
-    if kind == "maybe":  # a hyphen or a bullet, or minus and times beside a number, LaTeX or a lone letter
-        terms = [one[2] in ("number", "latex") or (len(one[3]) == 1 and one[3].isalpha()) for one in beside if one]
+    # a hyphen or a bullet, or minus and times beside a number, LaTeX or a lone letter
+    if kind == "maybe":
+        terms = [
+            one[2] in ("number", "latex") or (len(one[3]) == 1 and one[3].isalpha())
+            for one in beside
+            if one
+        ]
         return "Math" if any(terms) else "Template"
     if kind in ("number", "operator", "latex"):
         return "Math"
-    if kind == "tag" or piece.isspace() or unicodedata.category(piece)[0] == "P" or piece in "`|~^_":
+    if (
+        kind == "tag"
+        or piece.isspace()
+        or unicodedata.category(piece)[0] == "P"
+        or piece in "`|~^_"
+    ):
         return "Template"
     return "other"

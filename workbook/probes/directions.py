@@ -1,9 +1,11 @@
-"""Derivatives of log-probabilities along a direction of the weights: exact, or by central finite differences.
+"""Derivatives of log-probabilities along a direction of the weights: exact, or by central finite
+differences.
 
     change_j = d/ds log pi(j; theta + s g)  at s = 0  =  <grad log pi(j), g>
 
-One forward-mode pass carries this derivative for all tokens at once; a loop over tokens would need a backward pass for
-each. Quantized layers have no forward mode: for them (log pi(theta + s g) - log pi(theta - s g)) / 2s.
+One forward-mode pass carries this derivative for all tokens at once; a loop over tokens would need
+a backward pass for each. Quantized layers have no forward mode: for them (log pi(theta + s g) - log
+pi(theta - s g)) / 2s.
 """
 
 import threading
@@ -24,7 +26,8 @@ from workbook.rollouts.sample import Rollouts
 METHODS = ("auto", "jvp", "difference")
 STEP = 1e-2  # nats: how far a finite difference moves the log-probability that moves farthest
 SETTLED = 3.0  # ... give or take this factor
-STRAIGHT = 0.25  # how far the differences of a step and of half of it may be apart, as a share of the largest
+# how far the differences of a step and of half of it may be apart, as a share of the largest
+STRAIGHT = 0.25
 
 Direction = dict[str, Tensor]
 _ONE_AT_A_TIME = threading.Lock()  # forward mode is a state of torch, not of a thread
@@ -33,9 +36,9 @@ _ONE_AT_A_TIME = threading.Lock()  # forward mode is a state of torch, not of a 
 class Along:
     """Gradients of a policy's log-probabilities, and their changes along a direction.
 
-    parameters: None all that require gradients, "lora" the adapters among them, or a list of names.  method: of
-    METHODS; once `change` has run, "auto" has become the one that it took.  Raises ValueError for other methods, and
-    for parameters of which the policy has none.
+    parameters: None all that require gradients, "lora" the adapters among them, or a list of
+    names.  method: of METHODS; once `change` has run, "auto" has become the one that it took.
+    Raises ValueError for other methods, and for parameters of which the policy has none.
     """
 
     def __init__(self, policy, parameters: str | Sequence[str] | None = None, method: str = "auto"):
@@ -44,15 +47,21 @@ class Along:
         if parameters == "lora":
             parameters = [name for name in trained_weights(policy) if "lora_" in name]
             if not parameters:
-                raise ValueError("parameters='lora': this policy has no LoRA adapter; load one with lora=8, say.")
+                raise ValueError(
+                    "parameters='lora': this policy has no LoRA adapter; load one with lora=8, say."
+                )
         elif isinstance(parameters, str):
-            raise ValueError(f'parameters={parameters!r} is unknown: use None, "lora" or a list of names.')
+            raise ValueError(
+                f'parameters={parameters!r} is unknown: use None, "lora" or a list of names.'
+            )
         self.policy, self.parameters = policy, trained_weights(policy, parameters)
         quantized = any(not p.is_floating_point() for p in policy.model.parameters())
         self.method = "difference" if method == "auto" and quantized else method
 
     def gradient(self, rollouts: Rollouts, place: tuple[int, int]) -> Direction:
-        """Gradient of the log-probability of the token at place (rollout, position), by one backward pass."""
+        """Gradient of the log-probability of the token at place (rollout, position), by one
+        backward pass.
+        """
         with torch.enable_grad():
             logp = scores(reading(self.policy).model, rollouts)[place]
             slopes = torch.autograd.grad(logp, list(self.parameters.values()), allow_unused=True)
@@ -67,7 +76,9 @@ class Along:
             pushing = pushes.any(1).nonzero().squeeze(1)
             for rows in in_passes(passes(self.policy, rollouts, pushing), "gradient"):
                 whole = (pushes[rows] * scores(model, rollouts.select(rows))).sum()
-                slopes = torch.autograd.grad(whole, list(self.parameters.values()), allow_unused=True)
+                slopes = torch.autograd.grad(
+                    whole, list(self.parameters.values()), allow_unused=True
+                )
                 for part, slope in zip(total.values(), slopes, strict=True):
                     if slope is not None:
                         part.add_(slope)
@@ -75,7 +86,9 @@ class Along:
         return total
 
     def change(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
-        """Derivative of every completion token's log-probability along the direction, zero outside the mask."""
+        """Derivative of every completion token's log-probability along the direction, zero outside
+        the mask.
+        """
         if self.method == "auto":
             try:
                 change, self.method = self._jvp(rollouts, direction), "jvp"
@@ -87,15 +100,26 @@ class Along:
     def _jvp(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
         parts = passes(self.policy, rollouts, kind="along")
         if len(parts) > 1:
-            return torch.cat([self._jvp(rollouts.select(rows), direction) for rows in in_passes(parts, "derivative")])
-        model = private_copy(self.policy, weights=False).model  # which `functional_call` lends other weights
+            return torch.cat(
+                [
+                    self._jvp(rollouts.select(rows), direction)
+                    for rows in in_passes(parts, "derivative")
+                ]
+            )
+        # which `functional_call` lends other weights
+        model = private_copy(self.policy, weights=False).model
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        if hasattr(base, "get_experts_implementation") and any(base.get_experts_implementation().values()):
-            base.set_experts_implementation("eager")  # as with plain attention, operations that have a forward mode
+        if hasattr(base, "get_experts_implementation") and any(
+            base.get_experts_implementation().values()
+        ):
+            # as with plain attention, operations that have a forward mode
+            base.set_experts_implementation("eager")
         scorer = _Scorer(model, rollouts)
 
         def scored(weights: Direction) -> Tensor:
-            return functional_call(scorer, {f"model.{name}": weight for name, weight in weights.items()}, ())
+            return functional_call(
+                scorer, {f"model.{name}": weight for name, weight in weights.items()}, ()
+            )
 
         return derivative(scored, self.parameters, direction)
 
@@ -111,7 +135,9 @@ class Along:
         def moved(step: float) -> Tensor:
             for name, p in weights.items():
                 p.copy_(self.parameters[name] + step * direction[name])
-            return torch.cat([scores(mine.model, rollouts.select(rows)) for rows in passes(mine, rollouts)])
+            return torch.cat(
+                [scores(mine.model, rollouts.select(rows)) for rows in passes(mine, rollouts)]
+            )
 
         for _ in range(3):
             change = moved(step) - moved(-step)
@@ -127,26 +153,35 @@ class Along:
             step /= 8
             change = moved(step) - moved(-step)
         raise ValueError(
-            f"{type(self.policy.model).__name__} does not change smoothly along a gradient: differences of a step "
-            "and of half of it disagree, as they do where tokens are sent to other experts or where numbers are "
-            'coarse; use float32 weights, and method="jvp" where the model has it.'
+            f"{type(self.policy.model).__name__} does not change smoothly along a gradient:"
+            " differences of a step and of half of it disagree, as they do where tokens are sent"
+            ' to other experts or where numbers are coarse; use float32 weights, and method="jvp"'
+            " where the model has it."
         )
 
 
-def derivative(compute: Callable[[Direction], Tensor], weights: Direction, tangents: Direction) -> Tensor:
+def derivative(
+    compute: Callable[[Direction], Tensor], weights: Direction, tangents: Direction
+) -> Tensor:
     """Derivative of compute(weights) along tangents of the weights, by one forward-mode pass."""
     with _ONE_AT_A_TIME, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        with suppress(RuntimeError):  # a level that an interrupt in the middle of a pass has left open
+        # a level that an interrupt in the middle of a pass has left open
+        with suppress(RuntimeError):
             torch._C._exit_dual_level(level=0)
         forward_ad._current_level = -1
         with forward_ad.dual_level():
-            duals = {name: forward_ad.make_dual(p.detach(), tangents[name].to(p.dtype)) for name, p in weights.items()}
+            duals = {
+                name: forward_ad.make_dual(p.detach(), tangents[name].to(p.dtype))
+                for name, p in weights.items()
+            }
             value, tangent = forward_ad.unpack_dual(compute(duals))
             return torch.zeros_like(value) if tangent is None else tangent.clone()
 
 
 class _Scorer(nn.Module):
-    """A model together with what it shall score, so that `functional_call` can put other weights in."""
+    """A model together with what it shall score, so that `functional_call` can put other weights
+    in.
+    """
 
     def __init__(self, model: nn.Module, rollouts: Rollouts):
         super().__init__()

@@ -1,18 +1,21 @@
-"""Who pushes a token, pair by pair: the first-order change of each token, split by what it shares with its pushers.
+"""Who pushes a token, pair by pair: the first-order change of each token, split by what it shares
+with its pushers.
 
 A step of plain SGD moves the log-probability of token i by a sum over all tokens j that push,
 
     change_i = lr sum_j K_ij A_j        K_ij = <grad log pi_i, grad log pi_j>, gradients by all trained weights
 
-with A_j the advantage of j's rollout. Each pair is of the same or of the other sign of advantage, of the same or of
-another word, in the same context (the same tokens before it under the same prompt) or in another, of the same prompt or
-of another. Cancellation in the sense of the hypothesis is one kind of pair: *other sign, same word*.
+with A_j the advantage of j's rollout. Each pair is of the same or of the other sign of advantage,
+of the same or of another word, in the same context (the same tokens before it under the same
+prompt) or in another, of the same prompt or of another. Cancellation in the sense of the hypothesis
+is one kind of pair: *other sign, same word*.
 
     table = cancellation_by_pair(policy, rollouts)          # a row per unsure token, a column per kind of pair
     table[OWN_KINDS].sum(axis=1)                            # what its own prompt does to it
 
-What such pairs take from a word follows from how often it occurs, whether or not it has credit: compare with permuted
-rewards of the same rollouts (`PromptPairs.split` takes any advantages) before reading anything into it.
+What such pairs take from a word follows from how often it occurs, whether or not it has credit:
+compare with permuted rewards of the same rollouts (`PromptPairs.split` takes any advantages) before
+reading anything into it.
 
 Letters: B rollouts, T completion tokens, N tokens of one prompt, D trained weights.
 """
@@ -39,18 +42,24 @@ from workbook.theory.coupling import NEARLY_CERTAIN
 SAME_OTHER = ("same", "other")
 OWN_KINDS = [
     "self",
-    *(f"{sign}_sign_{word}_word_{context}_context" for sign, word, context in product(SAME_OTHER, repeat=3)),
+    *(
+        f"{sign}_sign_{word}_word_{context}_context"
+        for sign, word, context in product(SAME_OTHER, repeat=3)
+    ),
 ]
-OTHER_PROMPT_KINDS = [f"others_{sign}_sign_{word}_word" for sign, word in product(SAME_OTHER, repeat=2)]
-GRADIENT_BYTES = 2**30  # of one prompt's gradients by token, above which they are taken one at a time
+OTHER_PROMPT_KINDS = [
+    f"others_{sign}_sign_{word}_word" for sign, word in product(SAME_OTHER, repeat=2)
+]
+# of one prompt's gradients by token, above which they are taken one at a time
+GRADIENT_BYTES = 2**30
 
 
 @dataclass(frozen=True)
 class PromptPairs:
     """All pairs of one prompt's tokens.
 
-    tokens: N rows of the token table, with context (a number per distinct prefix).  gram: K (N, N), nats per learning
-    rate for a push of 1.
+    tokens: N rows of the token table, with context (a number per distinct prefix).  gram: K (N, N),
+    nats per learning rate for a push of 1.
     """
 
     tokens: pd.DataFrame
@@ -59,10 +68,15 @@ class PromptPairs:
     def split(self, advantages: Float[np.ndarray, " N"]) -> pd.DataFrame:
         """What pairs of each of OWN_KINDS do to each token, (N, 9), nats per unit of learning rate.
 
-        advantages: of each token's rollout. Tokens of advantage 0 do not push, and pairs with them are of the other
-        sign. Rows are summed over pushers; their sum over all columns is the whole change by the prompt.
+        advantages: of each token's rollout. Tokens of advantage 0 do not push, and pairs with them
+        are of the other sign. Rows are summed over pushers; their sum over all columns is the whole
+        change by the prompt.
         """
-        words, contexts, signs = self.tokens["token_id"], self.tokens["context"], np.sign(advantages)
+        words, contexts, signs = (
+            self.tokens["token_id"],
+            self.tokens["context"],
+            np.sign(advantages),
+        )
         pushes = self.gram * advantages  # (N, N): what token j does to token i
         same = {
             name: values[:, None] == values[None]
@@ -78,26 +92,34 @@ class PromptPairs:
             pairs = ~itself
             for name, which in (("sign", sign), ("word", word), ("context", context)):
                 pairs = pairs & (same[name] == (which == "same"))
-            columns[f"{sign}_sign_{word}_word_{context}_context"] = np.where(pairs, pushes, 0.0).sum(1)
+            columns[f"{sign}_sign_{word}_word_{context}_context"] = np.where(
+                pairs, pushes, 0.0
+            ).sum(1)
         return pd.DataFrame(columns, index=self.tokens.index)
 
 
 def contexts(rollouts: Rollouts, table: pd.DataFrame) -> pd.Series:
-    """A number per token for the prompt and the tokens before it: equal where two tokens were drawn in one context."""
+    """A number per token for the prompt and the tokens before it: equal where two tokens were drawn
+    in one context.
+    """
     groups, ids = rollouts.group_ids.tolist(), rollouts.completion_ids.tolist()
     prefixes = [
         (groups[rollout], *ids[rollout][:position])
         for rollout, position in zip(table["rollout"], table["position"], strict=True)
     ]
-    return pd.Series(pd.factorize(pd.Series(prefixes, dtype=object))[0], index=table.index, name="context")
+    return pd.Series(
+        pd.factorize(pd.Series(prefixes, dtype=object))[0], index=table.index, name="context"
+    )
 
 
-def prompt_pairs(policy, rollouts: Rollouts, one_at_a_time: bool | None = None) -> Iterator[PromptPairs]:
+def prompt_pairs(
+    policy, rollouts: Rollouts, one_at_a_time: bool | None = None
+) -> Iterator[PromptPairs]:
     """The pairs of each prompt, one prompt after another, so that only one Gram matrix is held.
 
-    one_at_a_time: False takes the gradients of a prompt's tokens together (N x D numbers) and multiplies them; True
-    takes one gradient at a time and a forward-mode derivative of all tokens along it, in the memory of two models; None
-    the former up to a gigabyte.
+    one_at_a_time: False takes the gradients of a prompt's tokens together (N x D numbers) and
+    multiplies them; True takes one gradient at a time and a forward-mode derivative of all tokens
+    along it, in the memory of two models; None the former up to a gigabyte.
     """
     rollouts = rollouts.to(policy.model.device)
     table = rollouts.token_table()
@@ -105,7 +127,9 @@ def prompt_pairs(policy, rollouts: Rollouts, one_at_a_time: bool | None = None) 
     weights = sum(p.numel() for p in trained_weights(policy).values())
     for group, tokens in table.groupby("group", sort=False):
         rows = (rollouts.group_ids == group).nonzero().squeeze(1)
-        streamed = 4 * weights * len(tokens) > GRADIENT_BYTES if one_at_a_time is None else one_at_a_time
+        streamed = (
+            4 * weights * len(tokens) > GRADIENT_BYTES if one_at_a_time is None else one_at_a_time
+        )
         gram = (_by_columns if streamed else _by_gradients)(policy, rollouts.select(rows))
         yield PromptPairs(tokens.reset_index(drop=True), gram)
 
@@ -119,7 +143,9 @@ def _by_gradients(policy, rollouts: Rollouts) -> Float[np.ndarray, "N N"]:
             one = rollouts.select([row])
             scored = scores(policy.model, one)[0][one.completion_mask[0].bool()]  # (T,)
             chosen = torch.eye(len(scored), dtype=scored.dtype, device=scored.device)
-            slopes = torch.autograd.grad(scored, weights, chosen, is_grads_batched=True, allow_unused=True)
+            slopes = torch.autograd.grad(
+                scored, weights, chosen, is_grads_batched=True, allow_unused=True
+            )
             known = (slope for slope in slopes if slope is not None)
             gradients.append(torch.cat([slope.flatten(1) for slope in known], dim=1))
     whole = torch.cat(gradients)
@@ -137,21 +163,33 @@ def _by_columns(policy, rollouts: Rollouts) -> Float[np.ndarray, "N N"]:
 
 
 @in_batches
-def cancellation_by_pair(policy, rollouts: Rollouts, one_at_a_time: bool | None = None) -> pd.DataFrame:
-    """What each kind of pair does to every unsure token, to first order in one step of plain SGD on the rollouts.
+def cancellation_by_pair(
+    policy, rollouts: Rollouts, one_at_a_time: bool | None = None
+) -> pd.DataFrame:
+    """What each kind of pair does to every unsure token, to first order in one step of plain SGD on
+    the rollouts.
 
-    change_i = sum over kinds, nats per unit of learning rate, of the objective sum_it A_i log pi_it.
+    change_i = sum over kinds, nats per unit of learning rate, of the objective sum_it A_i log
+    pi_it.
 
-    Returns the rows of the token table with probability below .9 and an advantage, with context, OWN_KINDS (of the
-    token's own prompt), OTHER_PROMPT_KINDS (of the other prompts in the step) and change, their sum.
-    one_at_a_time: as in `prompt_pairs`.  Memory: one prompt's pairs, and two directions of the weights.
+    Returns the rows of the token table with probability below .9 and an advantage, with context,
+    OWN_KINDS (of the token's own prompt), OTHER_PROMPT_KINDS (of the other prompts in the step) and
+    change, their sum.
+    one_at_a_time: as in `prompt_pairs`.  Memory: one prompt's pairs, and two directions of the
+    weights.
 
-    Raises ValueError where all advantages are 0, and for advantages per token, which have no sign of their rollout.
+    Raises ValueError where all advantages are 0, and for advantages per token, which have no sign
+    of their rollout.
     """
     if rollouts.advantages.dim() != 1:
-        raise ValueError("rollouts have an advantage per token; pairs are told apart by the sign of a rollout's own.")
+        raise ValueError(
+            "rollouts have an advantage per token; pairs are told apart by the sign of a rollout's"
+            " own."
+        )
     if not rollouts.advantages.any():
-        raise ValueError("rollouts push nothing, all advantages are 0: take groups with different rewards.")
+        raise ValueError(
+            "rollouts push nothing, all advantages are 0: take groups with different rewards."
+        )
     parts = []
     for pairs in prompt_pairs(policy, rollouts, one_at_a_time):
         kinds = pairs.split(pairs.tokens["advantage"].to_numpy(dtype=float))
@@ -164,7 +202,9 @@ def cancellation_by_pair(policy, rollouts: Rollouts, one_at_a_time: bool | None 
 
 
 def _by_other_prompts(policy, rollouts: Rollouts, table: pd.DataFrame) -> pd.DataFrame:
-    """What the step does to each token, by sign and word of the pushers, minus what its own prompt does."""
+    """What the step does to each token, by sign and word of the pushers, minus what its own prompt
+    does.
+    """
     rollouts = rollouts.to(policy.model.device)
     along, place = Along(policy), tuple(torch.tensor(table[["rollout", "position"]].to_numpy()).T)
     alive, ids = rollouts.completion_mask.bool(), rollouts.completion_ids
@@ -189,7 +229,9 @@ def _by_other_prompts(policy, rollouts: Rollouts, table: pd.DataFrame) -> pd.Dat
         for which in SAME_OTHER:
             rows = agree == which
             for word, values in (("same", own_word), ("other", whole - own_word)):
-                own = table[[name for name in OWN_KINDS if f"{which}_sign_{word}_word" in name]].sum(axis=1)
+                own = table[
+                    [name for name in OWN_KINDS if f"{which}_sign_{word}_word" in name]
+                ].sum(axis=1)
                 own += table["self"] if (which, word) == ("same", "same") else 0.0
                 out[f"others_{which}_sign_{word}_word"][rows] = (values - own)[rows]
     return pd.DataFrame(out, index=table.index)

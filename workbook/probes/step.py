@@ -1,11 +1,13 @@
-"""A measured step: real updates of a copy of a policy, which every probe is made of. The policy itself never changes.
+"""A measured step: real updates of a copy of a policy, which every probe is made of. The policy
+itself never changes.
 
     mine = private_copy(policy)
     update(mine, rollouts, optimizer="sgd", lr=0.1)
     change = logps(mine, rollouts) - logps(policy, rollouts)
 
-The update is the objective of `workbook.theory.weights`: J = sum_it w_it A_it log pi_it with w detached, so that one
-step on fresh rollouts is GRPO's, and further steps on the same rollouts are PPO's with its ratios and clipping.
+The update is the objective of `workbook.theory.weights`: J = sum_it w_it A_it log pi_it with w
+detached, so that one step on fresh rollouts is GRPO's, and further steps on the same rollouts are
+PPO's with its ratios and clipping.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,34 +31,46 @@ OPTIMIZERS: dict[str, Callable] = {
     "sgd_momentum": lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9),
     "adam": lambda parameters, lr: torch.optim.Adam(parameters, lr),
     "adamw": lambda parameters, lr: torch.optim.AdamW(parameters, lr),
-    "adamw_no_momentum": lambda parameters, lr: torch.optim.AdamW(parameters, lr, betas=(0.0, 0.999)),
+    "adamw_no_momentum": lambda parameters, lr: torch.optim.AdamW(
+        parameters, lr, betas=(0.0, 0.999)
+    ),
 }
 ONE_STEP_OPTIMIZERS = ("sgd", "adamw")  # momentum makes no difference to one step
-STEP_NATS = 0.1  # root mean square change of log-probability to which the studies match the learning rate of one step
+# root mean square change of log-probability to which the studies match the learning rate of one
+# step
+STEP_NATS = 0.1
 MOVED = 0.1  # of a step's root mean square change, beyond which a token counts as moved
 FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 
 @in_batches
 def logps(policy, rollouts: Rollouts) -> Float[Tensor, "B T"]:
-    """Log-probability of every completion token under the policy as it is now, in nats, zero outside the mask."""
+    """Log-probability of every completion token under the policy as it is now, in nats, zero
+    outside the mask.
+    """
     policy, rollouts = reading(policy), rollouts.to(policy.model.device)
     with torch.no_grad():
         parts = in_passes(passes(policy, rollouts), "scoring")
         return torch.cat([scores(policy.model, rollouts.select(rows)) for rows in parts])
 
 
-def passes(policy, rollouts: Rollouts, rows: Tensor | None = None, kind: str | None = None) -> list[Tensor]:
+def passes(
+    policy, rollouts: Rollouts, rows: Tensor | None = None, kind: str | None = None
+) -> list[Tensor]:
     """Rows of the rollouts (all, or some of them) in parts that one pass holds (`rows_at_once`)."""
     words = rollouts.completion_ids.shape[1]
     rows = torch.arange(len(rollouts)) if rows is None else rows
-    parts = rows.split(rows_at_once(policy.model, rollouts.prompt_ids.shape[1] + words, words, kind))
+    parts = rows.split(
+        rows_at_once(policy.model, rollouts.prompt_ids.shape[1] + words, words, kind)
+    )
     return [part for part in parts if len(part)]
 
 
 def in_passes(parts: Sequence[Tensor], what: str) -> Iterator[Tensor]:
     """The parts, with `progress` that says how many passes of how many rows there are."""
-    return progress(parts, f"{what}, in {len(parts)} passes of {len(parts[0])}" if len(parts) > 1 else what)
+    return progress(
+        parts, f"{what}, in {len(parts)} passes of {len(parts[0])}" if len(parts) > 1 else what
+    )
 
 
 def scores(model: nn.Module, rollouts: Rollouts) -> Float[Tensor, "B T"]:
@@ -65,17 +79,22 @@ def scores(model: nn.Module, rollouts: Rollouts) -> Float[Tensor, "B T"]:
 
 
 def trained_weights(policy, names: Sequence[str] | None = None) -> dict[str, nn.Parameter]:
-    """The weights that require gradients, by name, or those of them that are named; ValueError for another name."""
+    """The weights that require gradients, by name, or those of them that are named; ValueError for
+    another name.
+    """
     trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
     unknown = set(names or ()) - trained.keys()
     if unknown or not (trained if names is None else names):
         raise ValueError(
-            f"parameters={names!r:.80} must name weights that this policy trains, such as {[*trained][:1]}."
+            f"parameters={names!r:.80} must name weights that this policy trains, such as"
+            f" {[*trained][:1]}."
         )
     return trained if names is None else {name: trained[name] for name in names}
 
 
-def optimizer_of(policy, name: str, lr: float, parameters: Sequence[str] | None = None) -> torch.optim.Optimizer:
+def optimizer_of(
+    policy, name: str, lr: float, parameters: Sequence[str] | None = None
+) -> torch.optim.Optimizer:
     """An optimizer of OPTIMIZERS over all trained weights or the named ones; ValueError if unknown."""
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer={name!r} is unknown: choose one of {', '.join(OPTIMIZERS)}.")
@@ -95,33 +114,47 @@ def update(
     clip: tuple[float, float] | None = (0.2, 0.2),
     seen: Callable[[Tensor, Tensor], None] | None = None,
 ) -> Float[Tensor, " steps"]:
-    """Take real optimizer steps on the rollouts, in eval mode; returns the gradient's norm at each step.
+    """Take real optimizer steps on the rollouts, in eval mode; returns the gradient's norm at each
+    step.
 
     The policy given is the one that moves: take `private_copy` of one that shall stay.
-    optimizer: one of OPTIMIZERS, or one that goes on from earlier steps (lr and parameters are then its own).
-    chosen: (B, T), the tokens that push; None: all of them. The normalizer does not depend on it, so that a choice
-    takes pushes away and leaves the rest as they were.
+    optimizer: one of OPTIMIZERS, or one that goes on from earlier steps (lr and parameters are then
+    its own).
+    chosen: (B, T), the tokens that push; None: all of them. The normalizer does not depend on it,
+    so that a choice takes pushes away and leaves the rest as they were.
     parameters: names of the weights to train, by default all that require gradients.
     aggregate, clip: as in `update_weights`; ratios are to the log-probabilities at the first step.
     seen: called with (rows, their log-probabilities) at the first step, for the rollouts that push.
 
-    Raises ValueError for an unknown optimizer and for rollouts whose advantages are all 0, which push nothing.
+    Raises ValueError for an unknown optimizer and for rollouts whose advantages are all 0, which
+    push nothing.
     """
-    stepper = optimizer_of(policy, optimizer, lr, parameters) if isinstance(optimizer, str) else optimizer
+    stepper = (
+        optimizer_of(policy, optimizer, lr, parameters) if isinstance(optimizer, str) else optimizer
+    )
     if not rollouts.advantages.any():
-        raise ValueError("rollouts push nothing, all advantages are 0: take groups with different rewards.")
+        raise ValueError(
+            "rollouts push nothing, all advantages are 0: take groups with different rewards."
+        )
     policy = reading(policy)
     model, rollouts = policy.model, rollouts.to(policy.model.device)
     trained = [p for group in stepper.param_groups for p in group["params"]]
-    old = logps(policy, rollouts) if steps > 1 else torch.zeros_like(rollouts.old_logps)  # of ratios 1
+    # of ratios 1
+    old = logps(policy, rollouts) if steps > 1 else torch.zeros_like(rollouts.old_logps)
     alive = rollouts.completion_mask.bool()
     pushing = alive if chosen is None else alive & chosen.to(alive.device)
     norms = []
     with torch.enable_grad():
         for step in range(steps):
             now = old if step == 0 else logps(policy, rollouts)
-            weights = update_weights(now, old, alive, rollouts.advantages, clip=clip, aggregate=aggregate)
-            advantages = rollouts.advantages if rollouts.advantages.dim() == 2 else rollouts.advantages[:, None]
+            weights = update_weights(
+                now, old, alive, rollouts.advantages, clip=clip, aggregate=aggregate
+            )
+            advantages = (
+                rollouts.advantages
+                if rollouts.advantages.dim() == 2
+                else rollouts.advantages[:, None]
+            )
             pushes = (weights * advantages).masked_fill(~pushing, 0.0)
             stepper.zero_grad(set_to_none=True)
             pushed = pushes.any(1)  # the other rollouts would add zeros
@@ -133,7 +166,9 @@ def update(
                 if seen is not None and step == 0:
                     seen(rows, scored.detach())
             if all(p.grad is None for p in trained):
-                raise RuntimeError("No gradient reached a trained weight; is the policy's head or adapter cut off?")
+                raise RuntimeError(
+                    "No gradient reached a trained weight; is the policy's head or adapter cut off?"
+                )
             norms.append(torch.stack([p.grad.norm() for p in trained if p.grad is not None]).norm())
             stepper.step()
     return torch.stack(norms)
@@ -148,17 +183,31 @@ def logp_change(
     chosen: Bool[Tensor, "B T"] | None = None,
     **settings,
 ) -> Float[Tensor, "B T"]:
-    """Change of every completion token's log-probability (nats) by `update`'s steps, which this policy takes.
+    """Change of every completion token's log-probability (nats) by `update`'s steps, which this
+    policy takes.
 
-    Rollouts that push need no scoring before: the first step's own pass has their log-probabilities. Afterwards the
-    same rows are scored together, so that what did not move has changed by exactly 0.
+    Rollouts that push need no scoring before: the first step's own pass has their
+    log-probabilities. Afterwards the same rows are scored together, so that what did not move has
+    changed by exactly 0.
     """
     rollouts = rollouts.to(policy.model.device)
-    pushing = rollouts.completion_mask.bool() if chosen is None else chosen.to(rollouts.completion_mask.device)
+    pushing = (
+        rollouts.completion_mask.bool()
+        if chosen is None
+        else chosen.to(rollouts.completion_mask.device)
+    )
     idle = ~(pushing & (rollouts.advantages != 0).view(len(rollouts), -1)).any(1)
     parts = passes(policy, rollouts, idle.nonzero().squeeze(1))
     scored = [(rows, logps(policy, rollouts.select(rows))) for rows in parts]
-    update(policy, rollouts, optimizer, lr, chosen=chosen, seen=lambda *part: scored.append(part), **settings)
+    update(
+        policy,
+        rollouts,
+        optimizer,
+        lr,
+        chosen=chosen,
+        seen=lambda *part: scored.append(part),
+        **settings,
+    )
     moved = scored[-1][1].new_zeros(rollouts.completion_ids.shape)
     for rows, before in progress(scored, "scoring"):
         moved[rows] = logps(policy, rollouts.select(rows), batch_size=len(rows)) - before
@@ -175,11 +224,13 @@ def matched_lr(
     tolerance: float = 0.05,
     **settings,
 ) -> float:
-    """The learning rate at which one step on the rollouts moves their tokens by `target` nats (root mean square).
+    """The learning rate at which one step on the rollouts moves their tokens by `target` nats (root
+    mean square).
 
-    Optimizers differ in size before they differ in kind; at equal movement only the kind is left. One step is
-    taken at `start`; its change of the weights is then scaled until movement is within `tolerance` (relative), since
-    a first step of every optimizer here is proportional to lr.  settings: more of `update`.
+    Optimizers differ in size before they differ in kind; at equal movement only the kind is left.
+    One step is taken at `start`; its change of the weights is then scaled until movement is within
+    `tolerance` (relative), since a first step of every optimizer here is proportional to
+    lr.  settings: more of `update`.
 
     Raises ValueError for a target that is not above 0, or that no scale within 20 tries reaches.
     """
@@ -187,7 +238,8 @@ def matched_lr(
         raise ValueError(f"target={target!r} must be above 0 nats.")
     step = ScaledStep(policy, rollouts, optimizer, start, **settings)
     before, alive = logps(policy, rollouts), rollouts.completion_mask.bool()
-    scale, low, high = 1.0, 0.0, float("inf")  # too small, too large: movement need not grow as lr does
+    # too small, too large: movement need not grow as lr does
+    scale, low, high = 1.0, 0.0, float("inf")
     for _ in range(20):
         moved = (logps(step.taken(scale), rollouts) - before)[alive.to(before.device)]
         size = float(moved.pow(2).mean().sqrt())
@@ -197,18 +249,25 @@ def matched_lr(
         scale *= min(max(target / size, 1e-2), 1e2) if size > 0 else 1e2
         if not low < scale < high:
             scale = (low * high) ** 0.5 if low else high / 10
-    raise ValueError(f"No learning rate of {optimizer} moves these tokens by target={target} nats; try a smaller one.")
+    raise ValueError(
+        f"No learning rate of {optimizer} moves these tokens by target={target} nats; try a smaller"
+        " one."
+    )
 
 
 class ScaledStep:
     """One step of an optimizer, to be taken in any length."""
 
-    def __init__(self, policy, rollouts: Rollouts, optimizer: str, lr: float, parameters=None, **settings):
+    def __init__(
+        self, policy, rollouts: Rollouts, optimizer: str, lr: float, parameters=None, **settings
+    ):
         self.policy = private_copy(policy)
         self.weights = trained_weights(self.policy, parameters).values()
         self.start = [p.detach().clone() for p in self.weights]
         update(self.policy, rollouts, optimizer, lr, parameters=parameters, **settings)
-        self.change = [p.detach() - start for p, start in zip(self.weights, self.start, strict=True)]
+        self.change = [
+            p.detach() - start for p, start in zip(self.weights, self.start, strict=True)
+        ]
 
     def taken(self, scale: float):
         """The policy after so many times the step."""
@@ -230,10 +289,12 @@ def along_training(
     max_new_tokens: int = 64,
     **settings,
 ) -> Iterator[tuple[int, object, Rollouts]]:
-    """Train a copy of the policy on-policy; yield (step, the copy, fresh rollouts) before step 0, every, 2 every, ...
+    """Train a copy of the policy on-policy; yield (step, the copy, fresh rollouts) before step 0,
+    every, 2 every, ...
 
-    and at the end. What is measured on the copy in between belongs to that moment of training. Each step samples new
-    rollouts, takes one optimizer step on them and forgets them.  settings: more of `update`.
+    and at the end. What is measured on the copy in between belongs to that moment of training. Each
+    step samples new rollouts, takes one optimizer step on them and forgets them.  settings: more of
+    `update`.
     """
     rows, mine = task.dataset(prompts * (steps + 1), seed), private_copy(policy)
     stepper = optimizer_of(mine, optimizer, lr, settings.get("parameters"))
@@ -248,15 +309,23 @@ def along_training(
 
 @in_batches
 def output_layer_step(
-    policy, rollouts: Rollouts, lr: float, chosen: Bool[Tensor, "B T"] | None = None, aggregate: str = "dr_grpo"
+    policy,
+    rollouts: Rollouts,
+    lr: float,
+    chosen: Bool[Tensor, "B T"] | None = None,
+    aggregate: str = "dr_grpo",
 ) -> Float[Tensor, " N"]:
-    """Change of each token's log-probability (nats) if SGD takes `update`'s first step on the output layer alone.
+    """Change of each token's log-probability (nats) if SGD takes `update`'s first step on the
+    output layer alone.
 
-    In closed form (see `predicted_delta_logp`), which is also the step of a head that is tied to the embeddings if the
-    embeddings could stay where they are.  N tokens in the order of the token table.
+    In closed form (see `predicted_delta_logp`), which is also the step of a head that is tied to
+    the embeddings if the embeddings could stay where they are.  N tokens in the order of the token
+    table.
     """
     alive = rollouts.completion_mask.bool()
-    weights = update_weights(rollouts.old_logps, rollouts.old_logps, alive, rollouts.advantages, aggregate=aggregate)
+    weights = update_weights(
+        rollouts.old_logps, rollouts.old_logps, alive, rollouts.advantages, aggregate=aggregate
+    )
     pushes = weights * rollouts.advantages.view(len(rollouts), -1)
     if chosen is not None:
         pushes = pushes.masked_fill(~chosen.to(pushes.device), 0.0)
@@ -265,13 +334,18 @@ def output_layer_step(
 
 
 def permuted_advantages(rollouts: Rollouts, seed: int = 0) -> Rollouts:
-    """The rollouts with advantages permuted within each group: frequencies as they were, rewards without meaning."""
+    """The rollouts with advantages permuted within each group: frequencies as they were, rewards
+    without meaning.
+    """
     generator = torch.Generator().manual_seed(seed)
-    return replace(rollouts, advantages=permute_in_groups(rollouts.advantages, rollouts.group_ids, generator))
+    return replace(
+        rollouts, advantages=permute_in_groups(rollouts.advantages, rollouts.group_ids, generator)
+    )
 
 
 def frequency_matched(table: pd.DataFrame, seed: int = 0, by: str = "token_id") -> pd.DataFrame:
-    """The control R1: rows dropped at random until each token occurs equally often on both sides of its prompt.
+    """The control R1: rows dropped at random until each token occurs equally often on both sides of
+    its prompt.
 
     Rollouts of advantage 0 are dropped. Order and columns stay.
     """
@@ -280,6 +354,11 @@ def frequency_matched(table: pd.DataFrame, seed: int = 0, by: str = "token_id") 
     side = shuffled["advantage"] > 0
     place = shuffled.groupby([shuffled["group"], shuffled[by], side]).cumcount()
     keys = [signed["group"], signed[by]]
-    sides = [(signed["advantage"] > 0).groupby(keys).sum(), (signed["advantage"] < 0).groupby(keys).sum()]
-    quota = pd.MultiIndex.from_arrays([shuffled["group"], shuffled[by]]).map(pd.concat(sides, axis=1).min(axis=1))
+    sides = [
+        (signed["advantage"] > 0).groupby(keys).sum(),
+        (signed["advantage"] < 0).groupby(keys).sum(),
+    ]
+    quota = pd.MultiIndex.from_arrays([shuffled["group"], shuffled[by]]).map(
+        pd.concat(sides, axis=1).min(axis=1)
+    )
     return shuffled[place.to_numpy() < quota.to_numpy()].sort_index()

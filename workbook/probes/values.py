@@ -1,18 +1,19 @@
 """Exact values of a task under the policy as it is now: expected rewards without sampling.
 
-`chain_values` has those of chains, to a close approximation that `value_error` measures. Those of a world whose
-completions can all be walked through (`workbook.tasks.tree`) are here:
+`chain_values` has those of chains, to a close approximation that `value_error` measures. Those of a
+world whose completions can all be walked through (`workbook.tasks.tree`) are here:
 
     V(prefix) = sum_w p(w | prefix) V(prefix, w)        over the admitted words w; an end's is its reward
 
-p is the policy's own, by token ids, at temperature 1. The prefixes of a prompt stand behind it in one row, as a tree:
-each word sees the prompt and the words before it, so that a shared prefix is read once. Nothing is approximated, with
-one limit: words that are not admitted have value 0, padding, too, which decoding leaves out and no verifier sees.
-A completion may be as long as its world lets it: of rollouts that were cut off before that, values are refused.
-`token_values` samples them for any task, by continuing each prefix K times.
+p is the policy's own, by token ids, at temperature 1. The prefixes of a prompt stand behind it in
+one row, as a tree: each word sees the prompt and the words before it, so that a shared prefix is
+read once. Nothing is approximated, with one limit: words that are not admitted have value 0,
+padding, too, which decoding leaves out and no verifier sees. A completion may be as long as its
+world lets it: of rollouts that were cut off before that, values are refused. `token_values` samples
+them for any task, by continuing each prefix K times.
 
-Letters: P prompts, N prefixes of all of them, M those that may be continued, B rollouts, T tokens, W admitted words,
-V vocabulary.
+Letters: P prompts, N prefixes of all of them, M those that may be continued, B rollouts, T tokens,
+W admitted words, V vocabulary.
 """
 
 from __future__ import annotations
@@ -33,7 +34,15 @@ from workbook.probes.chain_values import chain_rewards, chain_values, context_lo
 from workbook.probes.step import FIELDS, MOVED, logps
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.rollouts.scoring import additive, in_batches, packable, pad_rows, rows_at_once, tokenize_prompts, unpadded
+from workbook.rollouts.scoring import (
+    additive,
+    in_batches,
+    packable,
+    pad_rows,
+    rows_at_once,
+    tokenize_prompts,
+    unpadded,
+)
 from workbook.tasks.chain import Chain
 from workbook.tasks.task import Task
 from workbook.tasks.tree import END, Tree
@@ -41,7 +50,8 @@ from workbook.tasks.tree import END, Tree
 
 @dataclass(frozen=True)
 class TokenValues:
-    """Values around every completion token of B rollouts, in the reward's unit; 0 outside the mask and off the grammar.
+    """Values around every completion token of B rollouts, in the reward's unit; 0 outside the mask
+    and off the grammar.
 
     before is the sum of p q over all words, with the policy's own p in that context.
     """
@@ -53,7 +63,8 @@ class TokenValues:
     after: Float[Tensor, "B T"]  # after the token that was sampled
     inside: Bool[Tensor, "B T"]  # whether all tokens before it kept to the grammar
     prompt: Float[Tensor, " B"]
-    classes: Int[Tensor, " V"] | None = None  # the plain word whose value a word has; None: all words are their own
+    # the plain word whose value a word has; None: all words are their own
+    classes: Int[Tensor, " V"] | None = None
 
     @property
     def credit(self) -> Float[Tensor, "B T"]:
@@ -62,24 +73,31 @@ class TokenValues:
 
     def select(self, rows: Int[Tensor, " n"]) -> TokenValues:
         """The values of some of the rollouts."""
-        return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "classes"})
+        return replace(
+            self,
+            **{f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "classes"},
+        )
 
     def dense(self, vocabulary: int) -> Float[Tensor, "B T V"]:
         """Value after every word of the vocabulary."""
         values = self.elsewhere.unsqueeze(2).repeat(1, 1, vocabulary + 1)
         words = self.word_ids if self.classes is None else self.classes[self.word_ids.clamp(min=0)]
-        places = torch.where(self.word_ids < 0, vocabulary, words)  # the last column takes what is no word
+        # the last column takes what is no word
+        places = torch.where(self.word_ids < 0, vocabulary, words)
         values = values.scatter(2, places, self.q)[..., :vocabulary]
         return values if self.classes is None else values[..., self.classes]
 
 
 @in_batches
-def expected_reward(policy, task: Task, prompts: Sequence[str], differentiable: bool = False) -> Float[Tensor, " P"]:
-    """Expected reward of each prompt under the policy as it is now, at temperature 1, without sampling.
+def expected_reward(
+    policy, task: Task, prompts: Sequence[str], differentiable: bool = False
+) -> Float[Tensor, " P"]:
+    """Expected reward of each prompt under the policy as it is now, at temperature 1, without
+    sampling.
 
-    differentiable: keep the graph, so that the gradient of the mean is the policy gradient of these prompts.
-    Raises ValueError for a task that does not know its values, a prompt that is none of the task's, and a tokenizer in
-    which a word of the task is not one token.
+    differentiable: keep the graph, so that the gradient of the mean is the policy gradient of these
+    prompts. Raises ValueError for a task that does not know its values, a prompt that is none of
+    the task's, and a tokenizer in which a word of the task is not one token.
     """
     _check(task)
     with torch.enable_grad() if differentiable else torch.no_grad():
@@ -89,57 +107,81 @@ def expected_reward(policy, task: Task, prompts: Sequence[str], differentiable: 
 
 @in_batches
 def exact_values(policy, task: Task, rollouts: Rollouts) -> TokenValues:
-    """Values before and after every token of the rollouts, and after every word that could have stood there.
+    """Values before and after every token of the rollouts, and after every word that could have
+    stood there.
 
-    What a rollout has earned on its way counts. Raises ValueError as `expected_reward` does, and for rollouts without
-    prompts.
+    What a rollout has earned on its way counts. Raises ValueError as `expected_reward` does, and
+    for rollouts without prompts.
     """
     _check(task)
     if rollouts.prompts is None:
-        raise ValueError("rollouts have no prompts, and exact values need them: sample_rollouts keeps them.")
+        raise ValueError(
+            "rollouts have no prompts, and exact values need them: sample_rollouts keeps them."
+        )
     policy = reading(policy)
     with torch.no_grad():
         if isinstance(task, Tree):
             return TokenValues(**tree_values(policy, task, rollouts))
-        probs = context_logits(policy.model, *(getattr(rollouts, name) for name in FIELDS)).softmax(-1)  # (B, T, V)
+        # (B, T, V)
+        probs = context_logits(policy.model, *(getattr(rollouts, name) for name in FIELDS)).softmax(
+            -1
+        )
         known = chain_values(policy, task, rollouts, probs.shape[-1])
-    values = TokenValues(**known, before=known["elsewhere"], after=known["elsewhere"])  # before and after: below
+    # before and after: below
+    values = TokenValues(**known, before=known["elsewhere"], after=known["elsewhere"])
     dense = values.dense(probs.shape[-1])
     after = dense.gather(2, rollouts.completion_ids.to(dense.device).unsqueeze(2)).squeeze(2)
-    return replace(values, before=(probs * dense).sum(2) * values.inside, after=after * values.inside)
+    return replace(
+        values, before=(probs * dense).sum(2) * values.inside, after=after * values.inside
+    )
 
 
 @in_batches
-def value_error(policy, task: Task, prompts: int = 64, continuations: int = 320, seed: int = 0) -> dict[str, float]:
-    """What `expected_reward` is off by, against the mean reward of sampled completions, in the reward's unit.
+def value_error(
+    policy, task: Task, prompts: int = 64, continuations: int = 320, seed: int = 0
+) -> dict[str, float]:
+    """What `expected_reward` is off by, against the mean reward of sampled completions, in the
+    reward's unit.
 
-    prompts: drawn with `seed`.  continuations: completions of each.  bias: mean over the prompts of value minus mean
-    reward.  square: mean square over the prompts of that difference, sampling noise taken out, so that it can be below
-    0; rms: its root, or 0.  noise: what sampling leaves of the bias, one standard error.  Raises ValueError as
-    `expected_reward` does.
+    prompts: drawn with `seed`.  continuations: completions of each.  bias: mean over the prompts of
+    value minus mean reward.  square: mean square over the prompts of that difference, sampling
+    noise taken out, so that it can be below 0; rms: its root, or 0.  noise: what sampling leaves of
+    the bias, one standard error.  Raises ValueError as `expected_reward` does.
     """
     sampled = sample_rollouts(policy, task, prompts, continuations, seed, task.longest)
     rewards = sampled.rewards.view(prompts, continuations).double()
-    gap = expected_reward(policy, task, sampled.prompts[::continuations]).to(rewards) - rewards.mean(1)
+    gap = expected_reward(policy, task, sampled.prompts[::continuations]).to(
+        rewards
+    ) - rewards.mean(1)
     noise = rewards.var(1) / continuations  # (P,) variance of a mean
     square, error = float((gap.square() - noise).mean()), float(noise.sum().sqrt() / prompts)
-    return {"bias": float(gap.mean()), "square": square, "rms": max(0.0, square) ** 0.5, "noise": error}
+    return {
+        "bias": float(gap.mean()),
+        "square": square,
+        "rms": max(0.0, square) ** 0.5,
+        "noise": error,
+    }
 
 
 def _check(task) -> None:
     if not isinstance(task, Chain | Tree):
-        raise ValueError(f"task is {type(task).__name__}; exact values are known for chain, walk and every Tree.")
+        raise ValueError(
+            f"task is {type(task).__name__}; exact values are known for chain, walk and every Tree."
+        )
 
 
-# -- gaps in exact value between the tokens that a step boosts and those that it suppresses (H7, H8, H9) --------------
+# -- gaps in exact value between the tokens that a step boosts and those that it suppresses (H7, H8,
+# H9) --------------
 
 Pool = tuple[Rollouts, pd.DataFrame]  # rollouts, and rows of their token table with values
 
 
 def exact_pool(policy, task, rollouts: Rollouts) -> Pool:
-    """Rollouts and their token table with value, value_before (exact, in reward) and credit, the one less the other.
+    """Rollouts and their token table with value, value_before (exact, in reward) and credit, the
+    one less the other.
 
-    Tokens after a word that the grammar does not admit are left out: their value is 0, whatever they are.
+    Tokens after a word that the grammar does not admit are left out: their value is 0, whatever
+    they are.
     """
     values, table = exact_values(policy, task, rollouts), rollouts.token_table()
     place = torch.tensor(table[["rollout", "position"]].to_numpy(copy=True)).unbind(1)
@@ -149,19 +191,25 @@ def exact_pool(policy, task, rollouts: Rollouts) -> Pool:
 
 
 def pool_change(policy, pool: Pool, before: torch.Tensor) -> pd.DataFrame:
-    """The pool's table with dlogp: what its tokens' log-probabilities are now, less those in `before` (B, T)."""
+    """The pool's table with dlogp: what its tokens' log-probabilities are now, less those in
+    `before` (B, T).
+    """
     rollouts, table = pool
     change = (logps(policy, rollouts) - before).double().cpu().numpy()
     return table.assign(dlogp=change[table["rollout"].to_numpy(), table["position"].to_numpy()])
 
 
-def cell_gap(table: pd.DataFrame, cells: tuple[str, ...], column: str = "value", eps: float | None = None) -> float:
-    """Gap between boosted and suppressed tokens that are alike in the columns `cells`, in `column`'s unit.
+def cell_gap(
+    table: pd.DataFrame, cells: tuple[str, ...], column: str = "value", eps: float | None = None
+) -> float:
+    """Gap between boosted and suppressed tokens that are alike in the columns `cells`, in
+    `column`'s unit.
 
         gap = sum_c w_c (mean of the boosted - mean of the suppressed) / sum_c w_c,   w_c = n+ n- / (n+ + n-)
 
-    over the cells that hold both: the slope of a regression on "boosted" with a constant for each cell. NaN if none
-    holds both.  eps: |dlogp| in nats that a token must exceed; by default `MOVED` times the table's root mean square.
+    over the cells that hold both: the slope of a regression on "boosted" with a constant for each
+    cell. NaN if none holds both.  eps: |dlogp| in nats that a token must exceed; by default `MOVED`
+    times the table's root mean square.
 
     >>> rows = [(0, 1.0, 1.0), (0, -1.0, 0.25), (1, 1.0, 0.0), (1, 2.0, 0.5)]
     >>> cell_gap(pd.DataFrame(rows, columns=["position", "dlogp", "value"]), ("position",))
@@ -188,7 +236,8 @@ def tree_rewards(policy, task: Tree, prompts: Sequence[str]) -> Float[Tensor, " 
 def tree_values(policy, task: Tree, rollouts: Rollouts) -> dict[str, Tensor]:
     """The fields of a `workbook.probes.values.TokenValues` of the rollouts.
 
-    Raises ValueError as `Trees` does, and where a rollout was cut off although its completion could go on.
+    Raises ValueError as `Trees` does, and where a rollout was cut off although its completion could
+    go on.
     """
     prompts = list(dict.fromkeys(rollouts.prompts))
     trees = Trees(policy, task, prompts)
@@ -196,10 +245,13 @@ def tree_values(policy, task: Tree, rollouts: Rollouts) -> dict[str, Tensor]:
     for at in np.flatnonzero(trees.depths).tolist():
         children.setdefault(int(trees.parents[at]), {})[int(trees.tokens[at])] = at
     (B, T), W = rollouts.completion_ids.shape, max(map(len, children.values()))
-    before, after, onward = np.full((B, T), -1), np.full((B, T), -1), np.full((B, T, W), -1)  # prefixes, -1 for none
+    # prefixes, -1 for none
+    before, after, onward = np.full((B, T), -1), np.full((B, T), -1), np.full((B, T, W), -1)
     roots = [int(trees.roots[prompts.index(prompt)]) for prompt in rollouts.prompts]
     lengths = rollouts.completion_mask.sum(1).tolist()
-    for b, (at, tokens, length) in enumerate(zip(roots, rollouts.completion_ids.tolist(), lengths, strict=True)):
+    for b, (at, tokens, length) in enumerate(
+        zip(roots, rollouts.completion_ids.tolist(), lengths, strict=True)
+    ):
         for t in range(length):
             if at not in children:
                 break
@@ -207,35 +259,48 @@ def tree_values(policy, task: Tree, rollouts: Rollouts) -> dict[str, Tensor]:
             at = after[b, t] = children[at].get(tokens[t], -1)
         if at in children:
             raise ValueError(
-                f"a rollout was cut off after {length} tokens, but exact values need whole completions: take a "
-                f"max_new_tokens of {trees.depths.max()} or more."
+                f"a rollout was cut off after {length} tokens, but exact values need whole"
+                f" completions: take a max_new_tokens of {trees.depths.max()} or more."
             )
-    values = torch.nn.functional.pad(trees.values().detach(), (0, 1))  # the last one of -1: no prefix has no value
-    fields = {"q": values[onward], "before": values[before], "after": values[after], "prompt": values[roots]}
+    # the last one of -1: no prefix has no value
+    values = torch.nn.functional.pad(trees.values().detach(), (0, 1))
+    fields = {
+        "q": values[onward],
+        "before": values[before],
+        "after": values[after],
+        "prompt": values[roots],
+    }
     ids = np.append(trees.tokens, -1)[onward]
     places = {"word_ids": torch.as_tensor(ids), "inside": torch.as_tensor(before >= 0)}
-    return fields | {name: part.to(values.device) for name, part in places.items()} | {"elsewhere": 0 * fields["after"]}
+    return (
+        fields
+        | {name: part.to(values.device) for name, part in places.items()}
+        | {"elsewhere": 0 * fields["after"]}
+    )
 
 
 class Trees:
     """The prefixes of some prompts, in one numbering, and their values under a policy.
 
-    Raises ValueError for a prompt that is none of the task's, a word that is not one token, and a model whose attention
-    takes no mask.
+    Raises ValueError for a prompt that is none of the task's, a word that is not one token, and a
+    model whose attention takes no mask.
     """
 
     def __init__(self, policy, task: Tree, prompts: Sequence[str]):
         if not packable(policy.model):
             kind = policy.model.config.model_type
             raise ValueError(
-                f"exact values of {task.name} read a tree, which {kind} can't; take a Llama or Qwen model."
+                f"exact values of {task.name} read a tree, which {kind} can't; take a Llama or Qwen"
+                " model."
             )
         self.policy, self.prompts = policy, list(prompts)
         self.shapes = [_shape(task, prompt) for prompt in self.prompts]
         counts = np.array([len(shape.words) for shape in self.shapes])
         self.roots = np.cumsum(counts) - counts  # (P,)
         columns = zip(*self.shapes, strict=True)
-        words, parents, self.depths, self.rewards, self.inner = map(np.concatenate, list(columns)[:5])
+        words, parents, self.depths, self.rewards, self.inner = map(
+            np.concatenate, list(columns)[:5]
+        )
         self.parents = parents + np.repeat(self.roots, counts)
         ids = {word: _token(policy.tokenizer, word) for word in sorted(set(words.tolist()))}
         self.tokens = np.array([ids[word] for word in words.tolist()])  # (N,)
@@ -261,19 +326,31 @@ class Trees:
         for part in torch.arange(len(prompts)).split(rows_at_once(model, length)):
             shapes = [self.shapes[i] for i in part]
             inner = [np.flatnonzero(shape.inner)[1:] for shape in shapes]  # without the empty one
-            words = [self.tokens[self.roots[i] + at].tolist() for i, at in zip(part, inner, strict=True)]
+            words = [
+                self.tokens[self.roots[i] + at].tolist() for i, at in zip(part, inner, strict=True)
+            ]
             depths = [shape.depths[at].tolist() for shape, at in zip(shapes, inner, strict=True)]
-            ids, mask = pad_rows([prompts[i] for i in part], tokenizer.pad_token_id, "left", model.device)
-            (behind, alive), (depths, _) = (pad_rows(rows, 0, "right", model.device) for rows in (words, depths))
+            ids, mask = pad_rows(
+                [prompts[i] for i in part], tokenizer.pad_token_id, "left", model.device
+            )
+            (behind, alive), (depths, _) = (
+                pad_rows(rows, 0, "right", model.device) for rows in (words, depths)
+            )
             L, n = ids.shape[1], behind.shape[1]
-            sees = torch.ones(len(part), L + n, L + n, dtype=torch.bool).tril() & (torch.arange(L + n) < L)
+            sees = torch.ones(len(part), L + n, L + n, dtype=torch.bool).tril() & (
+                torch.arange(L + n) < L
+            )
             for row, (shape, at) in enumerate(zip(shapes, inner, strict=True)):
-                sees[row, L : L + len(at), L : L + len(at)] = torch.from_numpy(shape.sees[np.ix_(at, at)])
+                sees[row, L : L + len(at), L : L + len(at)] = torch.from_numpy(
+                    shape.sees[np.ix_(at, at)]
+                )
             keys = torch.cat([mask, alive], dim=1).bool()[:, None]
             positions = (mask.cumsum(1) - 1).clamp(min=0)
             logits = model(
                 input_ids=torch.cat([ids, behind], dim=1),
-                attention_mask=additive(sees.to(model.device) & keys, next(model.parameters()).dtype),
+                attention_mask=additive(
+                    sees.to(model.device) & keys, next(model.parameters()).dtype
+                ),
                 position_ids=torch.cat([positions, positions[:, -1:] + depths], dim=1),
                 logits_to_keep=n + 1,
                 use_cache=False,
@@ -315,11 +392,15 @@ def _token(tokenizer, word: str) -> int:
         return tokenizer.eos_token_id
     ids = tokenizer(word, add_special_tokens=False)["input_ids"]
     if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
-        raise ValueError(f"word {word!r} is {len(ids)} tokens of this tokenizer; exact values need one known token.")
+        raise ValueError(
+            f"word {word!r} is {len(ids)} tokens of this tokenizer; exact values need one known"
+            " token."
+        )
     return ids[0]
 
 
-# -- values of any task, by continuing -------------------------------------------------------------------------------
+# -- values of any task, by continuing
+# -------------------------------------------------------------------------------
 
 PER_ROLLOUT = 8  # tokens drawn from each rollout unless told otherwise
 
@@ -336,25 +417,33 @@ def token_values(
     temperature: float = 1.0,
     credit: bool = True,
 ) -> pd.DataFrame:
-    """Rows of the token table with value and value_se, and with value_before, credit_mc and credit_se.
+    """Rows of the token table with value and value_se, and with value_before, credit_mc and
+    credit_se.
 
-        value = mean of K rewards, value_se = their standard deviation / sqrt(K), credit_mc = value - value_before
+        value = mean of K rewards, value_se = their standard deviation / sqrt(K), credit_mc = value
+        - value_before
 
-    in the reward's unit; value_se is 0 where all K rewards agree, and where nothing is left to sample.
+    in the reward's unit; value_se is 0 where all K rewards agree, and where nothing is left to
+    sample.
 
-    continuations: K >= 2.  tokens: how many of each rollout to draw at random, or labels of the token table's rows, or
-    a boolean for each, or None for all.  max_new_tokens: what the rollouts were sampled with; by default the longest
-    one's length.  credit: False leaves out the columns for the state before.  Prefixes of one prompt with the same
-    tokens share their continuations.  The policy and the global random state are left as they were.
+    continuations: K >= 2.  tokens: how many of each rollout to draw at random, or labels of the
+    token table's rows, or a boolean for each, or None for all.  max_new_tokens: what the rollouts
+    were sampled with; by default the longest one's length.  credit: False leaves out the columns
+    for the state before.  Prefixes of one prompt with the same tokens share their continuations.
+    The policy and the global random state are left as they were.
 
     Raises ValueError for settings out of range, and for rollouts without prompts.
     """
     if continuations < 2:
-        raise ValueError(f"continuations={continuations!r} must be 2 or more: one says nothing of its own error.")
+        raise ValueError(
+            f"continuations={continuations!r} must be 2 or more: one says nothing of its own error."
+        )
     longest = int(rollouts.completion_mask.sum(1).max())
     limit = longest if max_new_tokens is None else max_new_tokens
     if limit < longest:
-        raise ValueError(f"max_new_tokens={limit!r} must be at least the longest rollout's length, {longest}.")
+        raise ValueError(
+            f"max_new_tokens={limit!r} must be at least the longest rollout's length, {longest}."
+        )
     table = rollouts.token_table()
     if isinstance(tokens, int):
         table = table.sample(frac=1, random_state=seed).groupby("rollout").head(tokens).sort_index()
@@ -368,18 +457,24 @@ def token_values(
 
     prompts = unpadded(rollouts.prompt_ids, rollouts.prompt_mask)
     completions = unpadded(rollouts.completion_ids, rollouts.completion_mask)
-    after, before = (list(zip(table["rollout"], table["position"] + more, strict=True)) for more in (1, 0))
+    after, before = (
+        list(zip(table["rollout"], table["position"] + more, strict=True)) for more in (1, 0)
+    )
     places = after + before if credit else after
-    twins = [hash((*prompts[row], -1, *completions[row][:length])) for row, length in places]  # alike: the same prefix
+    # alike: the same prefix
+    twins = [hash((*prompts[row], -1, *completions[row][:length])) for row, length in places]
     firsts = dict(zip(reversed(twins), reversed(places), strict=True))
     asked = [place for place in firsts.values() for _ in range(continuations)]
     at_once = rows_at_once(policy.model, rollouts.prompt_ids.shape[1] + limit, kind="sampling")
     batch = credit_batch(policy, rollouts, task, seed, 0, limit, temperature, at_once)
-    rewards = batch.continue_from([row for row, _ in asked], [completions[row][:length] for row, length in asked])
+    rewards = batch.continue_from(
+        [row for row, _ in asked], [completions[row][:length] for row, length in asked]
+    )
     rewards = rewards.double().cpu().view(-1, continuations)
     values = rewards.mean(1).tolist(), (rewards.std(1) / continuations**0.5).tolist()
     known = dict(zip(firsts, zip(*values, strict=True), strict=True))
-    found = np.array([known[twin] for twin in twins]).reshape(-1, len(table), 2)  # (1 or 2, N, 2): after, before
+    # (1 or 2, N, 2): after, before
+    found = np.array([known[twin] for twin in twins]).reshape(-1, len(table), 2)
     table["value"], table["value_se"] = found[0].T
     if credit:
         table["value_before"], table["credit_mc"] = found[1, :, 0], found[0, :, 0] - found[1, :, 0]

@@ -1,6 +1,8 @@
-"""The one prompt that the book carries from chapter to chapter: `5 - 6 + 3 =`, with a right rollout A and a wrong B.
+"""The one prompt that the book carries from chapter to chapter: `5 - 6 + 3 =`, with a right rollout
+A and a wrong B.
 
-A policy of chains of three operands answers it (data/family); B errs at its first step, all that follows is right.
+A policy of chains of three operands answers it (data/family); B errs at its first step, all that
+follows is right.
 """
 
 import re
@@ -43,7 +45,9 @@ def _prompts():
 
 
 def running_values(rollouts: Rollouts) -> pd.DataFrame:
-    """The running value before and after each step of rollouts: columns rollout, step (from 0), value, reward."""
+    """The running value before and after each step of rollouts: columns rollout, step (from 0),
+    value, reward.
+    """
     rows = [
         (rollout, step, int(value), float(rollouts.rewards[rollout]))
         for rollout, text in enumerate(rollouts.completions)

@@ -1,12 +1,13 @@
-"""Token sequences: prompts to tokens, ragged rows to padded tensors, and the log-probability of every token in them.
+"""Token sequences: prompts to tokens, ragged rows to padded tensors, and the log-probability of
+every token in them.
 
-Rollouts of one prompt may be scored in one row: the prompt is computed once, its completions stand side by side behind
-it (`rollout_logps`).
+Rollouts of one prompt may be scored in one row: the prompt is computed once, its completions stand
+side by side behind it (`rollout_logps`).
 
     prompt | completion 1 | completion 2 | ...      each completion sees the prompt and itself, and counts on from it
 
-The numbers are those of `sequence_logps` up to rounding, gradients included. It takes a model whose layers all attend
-to everything before, with positions that are given: `PACKABLE`.
+The numbers are those of `sequence_logps` up to rounding, gradients included. It takes a model whose
+layers all attend to everything before, with positions that are given: `PACKABLE`.
 
 Letters: B sequences, P prompt tokens, T completion tokens, V vocabulary.
 """
@@ -29,13 +30,16 @@ from workbook.policies.models import (
     varies_with_length,
 )
 
-BYTES_AT_ONCE, SHARE_OF_FREE = 2**29, 0.25  # larger passes gain nothing on a CPU; the share of what is free
+# larger passes gain nothing on a CPU; the share of what is free
+BYTES_AT_ONCE, SHARE_OF_FREE = 2**29, 0.25
 SMALL = 2**26  # bytes that are always free
 ADAPTERS = 16  # rank of adapters, where weights are frozen: their share is small, whatever it is
-BLOCK = 2**21  # logits of which the log-softmax is taken at a time, where no gradient needs it whole
+# logits of which the log-softmax is taken at a time, where no gradient needs it whole
+BLOCK = 2**21
 PACKABLE = ("llama", "qwen2", "qwen3")
 MAX_POSITION_SHARE = 0.75  # rows are packed if that leaves at most this share of the positions
-MAX_MASK = 2**27  # ... and their attention mask, the square of their lengths, has at most so many entries
+# ... and their attention mask, the square of their lengths, has at most so many entries
+MAX_MASK = 2**27
 
 
 def sequence_logps(
@@ -48,35 +52,46 @@ def sequence_logps(
     batch_size: int | None = None,
     entropies: bool = True,
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-    """Log-probability of each completion token given what precedes it, and the entropy of its distribution, in nats.
+    """Log-probability of each completion token given what precedes it, and the entropy of its
+    distribution, in nats.
 
         logp_t = log softmax(z_t / temperature)[y_t]        H_t = - sum_v p_tv log p_tv
 
-    Both are float32 (float64 for a float64 model) and zero outside completion_mask. Prompts may be padded on either
-    side: rows are aligned by their mask and positions count real tokens only, so that padding does not change results.
-    Only completion positions pass the output head, batch_size rows at a time (None: as many as `rows_at_once` says).
-    Gradients flow if enabled; the model's mode is the caller's choice.  entropies: False leaves them at 0.
+    Both are float32 (float64 for a float64 model) and zero outside completion_mask. Prompts may be
+    padded on either
+    side: rows are aligned by their mask and positions count real tokens only, so that padding does
+    not change results. Only completion positions pass the output head, batch_size rows at a time
+    (None: as many as `rows_at_once` says). Gradients flow if enabled; the model's mode is the
+    caller's choice.  entropies: False leaves them at 0.
 
-    Raises ValueError for a prompt without tokens, for a completion_mask with a hole in it, and by `check_length`.
+    Raises ValueError for a prompt without tokens, for a completion_mask with a hole in it, and by
+    `check_length`.
     """
     if not prompt_mask.bool().any(dim=1).all():
         raise ValueError("prompt_mask has a row without tokens: each prompt needs at least one.")
     completion_mask = completion_mask.long()
     if (completion_mask.diff(dim=1) > 0).any():
-        raise ValueError("completion_mask has a hole: it must be ones, then zeros, in each row (right padding).")
-    order = prompt_mask.long().argsort(dim=1, stable=True)  # padding first: left-padded whatever it was
+        raise ValueError(
+            "completion_mask has a hole: it must be ones, then zeros, in each row (right padding)."
+        )
+    # padding first: left-padded whatever it was
+    order = prompt_mask.long().argsort(dim=1, stable=True)
     prompt_ids, prompt_mask = prompt_ids.gather(1, order), prompt_mask.long().gather(1, order)
     length = completion_ids.shape[1]
     batch_size = batch_size or rows_at_once(model, prompt_ids.shape[1] + length, length)
     scores, taken = [], []
     for rows, start in padded_batches(model, prompt_mask, batch_size):
         taken.append(rows)
-        inputs = (values[rows] for values in (prompt_ids, prompt_mask, completion_ids, completion_mask))
+        inputs = (
+            values[rows] for values in (prompt_ids, prompt_mask, completion_ids, completion_mask)
+        )
         logits = completion_logits(model, *inputs, start)
         scores.append(token_scores(logits, completion_ids[rows], temperature, entropies))
         del logits
     outside, order = completion_mask == 0, torch.cat(taken).argsort()
-    return tuple(torch.cat(parts)[order].masked_fill(outside, 0.0) for parts in zip(*scores, strict=True))
+    return tuple(
+        torch.cat(parts)[order].masked_fill(outside, 0.0) for parts in zip(*scores, strict=True)
+    )
 
 
 def completion_logits(
@@ -87,8 +102,13 @@ def completion_logits(
     completion_mask: Int[Tensor, "B T"],
     start: int = 0,
 ) -> Float[Tensor, "B T V"]:
-    """Logits of the context of each completion token, by one pass over left-padded prompts from column `start` on."""
-    length, mask = completion_ids.shape[1], torch.cat([prompt_mask, completion_mask], dim=1).long()[:, start:]
+    """Logits of the context of each completion token, by one pass over left-padded prompts from
+    column `start` on.
+    """
+    length, mask = (
+        completion_ids.shape[1],
+        torch.cat([prompt_mask, completion_mask], dim=1).long()[:, start:],
+    )
     if isinstance(call, nn.Module):
         check_length(call, mask.sum(1))
     output = call(
@@ -102,9 +122,13 @@ def completion_logits(
 
 
 def token_scores(
-    logits: Float[Tensor, "B T V"], ids: Int[Tensor, "B T"], temperature: float = 1.0, entropies: bool = True
+    logits: Float[Tensor, "B T V"],
+    ids: Int[Tensor, "B T"],
+    temperature: float = 1.0,
+    entropies: bool = True,
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-    """Log-probability of each token, and the entropy of its distribution, in nats, of the logits it was drawn from.
+    """Log-probability of each token, and the entropy of its distribution, in nats, of the logits it
+    was drawn from.
 
     Without gradients a block of tokens at a time.  entropies: False leaves them at 0.
     """
@@ -114,17 +138,23 @@ def token_scores(
         z = z.to(torch.promote_types(z.dtype, torch.float32))
         every = (z if temperature == 1 else z / temperature).log_softmax(dim=-1)
         logps = every.gather(2, chosen.unsqueeze(2)).squeeze(2)
-        scores.append((logps, -(every.exp() * every).sum(dim=-1) if entropies else torch.zeros_like(logps)))
+        scores.append(
+            (logps, -(every.exp() * every).sum(dim=-1) if entropies else torch.zeros_like(logps))
+        )
     return tuple(torch.cat(part, 1) for part in zip(*scores, strict=True))
 
 
 def in_batches(probe: Callable) -> Callable:
-    """A probe that also takes batch_size=, the rows of each pass inside it; None: as many as memory holds."""
+    """A probe that also takes batch_size=, the rows of each pass inside it; None: as many as memory
+    holds.
+    """
 
     @wraps(probe)
     def limited(*args, batch_size: int | None = None, **settings):
         if batch_size is not None and not (isinstance(batch_size, int) and batch_size >= 1):
-            raise ValueError(f"batch_size={batch_size!r} must be a whole number of 1 or more, or None.")
+            raise ValueError(
+                f"batch_size={batch_size!r} must be a whole number of 1 or more, or None."
+            )
         before = getattr(_HERE, "rows", None)
         _HERE.rows = batch_size or before
         try:
@@ -132,37 +162,57 @@ def in_batches(probe: Callable) -> Callable:
         finally:
             _HERE.rows = before
 
-    own, size = inspect.signature(probe), inspect.Parameter("batch_size", inspect.Parameter.KEYWORD_ONLY, default=None)
-    limited.__signature__ = own.replace(parameters=sorted([*own.parameters.values(), size], key=lambda p: p.kind))
+    own, size = (
+        inspect.signature(probe),
+        inspect.Parameter("batch_size", inspect.Parameter.KEYWORD_ONLY, default=None),
+    )
+    limited.__signature__ = own.replace(
+        parameters=sorted([*own.parameters.values(), size], key=lambda p: p.kind)
+    )
     return limited
 
 
 _HERE = threading.local()  # rows: the batch_size of the probe that runs
 
 
-def rows_at_once(model: nn.Module, length: int, words: int | None = None, kind: str | None = None) -> int:
-    """Rows of so many tokens that one pass takes: `rows_within` what is free, or as `in_batches` was asked.
+def rows_at_once(
+    model: nn.Module, length: int, words: int | None = None, kind: str | None = None
+) -> int:
+    """Rows of so many tokens that one pass takes: `rows_within` what is free, or as `in_batches`
+    was asked.
 
-    words: those whose logits are computed, by default all.  kind: of `row_bytes`, by default as gradients are recorded.
+    words: those whose logits are computed, by default all.  kind: of `row_bytes`, by default as
+    gradients are recorded.
     """
     if asked := getattr(_HERE, "rows", None):
         return asked
     kind = kind or ("gradient" if torch.is_grad_enabled() else "scoring")
-    return rows_within(free_bytes(model.device), model.device.type, kind, length, words or length, *_about(model))[0]
+    return rows_within(
+        free_bytes(model.device), model.device.type, kind, length, words or length, *_about(model)
+    )[0]
 
 
-def rows_within(free: float, device: str, kind: str, length: int, words: int, *about) -> tuple[int, float]:
-    """Rows of a pass, at least one, where so many bytes are free, and the bytes of one; about: as of `row_bytes`."""
+def rows_within(
+    free: float, device: str, kind: str, length: int, words: int, *about
+) -> tuple[int, float]:
+    """Rows of a pass, at least one, where so many bytes are free, and the bytes of one; about: as
+    of `row_bytes`.
+    """
     share, needed = SHARE_OF_FREE * free, row_bytes(kind, length, words, *about)
     if kind == "gradient" and needed > share:  # then `rollout_logps` has layers computed again
         needed = row_bytes("recomputed", length, words, *about)
-    most, budget = (512, share) if device == "cuda" else (64, min(BYTES_AT_ONCE, share))  # more rows gain nothing
+    # more rows gain nothing
+    most, budget = (512, share) if device == "cuda" else (64, min(BYTES_AT_ONCE, share))
     most, budget = (1_024, share) if kind == "sampling" else (most, budget)
     return max(1, min(most, int(budget // needed))), needed
 
 
 def _about(model: nn.Module) -> tuple:
-    return model.config, model.dtype, None if all(p.requires_grad for p in model.parameters()) else ADAPTERS
+    return (
+        model.config,
+        model.dtype,
+        None if all(p.requires_grad for p in model.parameters()) else ADAPTERS,
+    )
 
 
 def rollout_logps(
@@ -172,11 +222,14 @@ def rollout_logps(
     completion_ids: Int[Tensor, "B T"],
     completion_mask: Int[Tensor, "B T"],
 ) -> Float[Tensor, "B T"]:
-    """Log-probability of each completion token, zero outside the mask; packed where that saves work and memory.
+    """Log-probability of each completion token, zero outside the mask; packed where that saves work
+    and memory.
 
-    Where a backward pass does not fit into memory otherwise, the model's layers are computed again in it.
+    Where a backward pass does not fit into memory otherwise, the model's layers are computed again
+    in it.
     """
-    longest = max(1, int(completion_mask.sum(1).max()))  # what is padding for all of these rows is not computed
+    # what is padding for all of these rows is not computed
+    longest = max(1, int(completion_mask.sum(1).max()))
     width, whole = completion_ids.shape[1], prompt_ids.shape[1] + longest
     completion_ids, completion_mask = completion_ids[:, :longest], completion_mask[:, :longest]
     if torch.is_grad_enabled():
@@ -186,12 +239,23 @@ def rollout_logps(
     rows, slots, prompts = _places(prompt_ids, prompt_mask)
     behind = (int(slots.max()) + 1) * longest  # its prompt, in a packed row
     length = prompt_ids.shape[1] + behind
-    saves = len(prompts) * length <= MAX_POSITION_SHARE * len(rows) * whole and len(prompts) * length**2 <= MAX_MASK
-    packed, plain = (row_bytes("scoring", *words, *_about(model)) for words in ((length, behind), (whole, longest)))
-    if packable(model) and saves and len(prompts) * packed <= len(rows) * plain:  # logits of empty slots, too
-        logps = _packed_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask, rows, slots, prompts)
+    saves = (
+        len(prompts) * length <= MAX_POSITION_SHARE * len(rows) * whole
+        and len(prompts) * length**2 <= MAX_MASK
+    )
+    packed, plain = (
+        row_bytes("scoring", *words, *_about(model))
+        for words in ((length, behind), (whole, longest))
+    )
+    # logits of empty slots, too
+    if packable(model) and saves and len(prompts) * packed <= len(rows) * plain:
+        logps = _packed_logps(
+            model, prompt_ids, prompt_mask, completion_ids, completion_mask, rows, slots, prompts
+        )
     else:
-        logps, _ = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask, entropies=False)
+        logps, _ = sequence_logps(
+            model, prompt_ids, prompt_mask, completion_ids, completion_mask, entropies=False
+        )
     return torch.nn.functional.pad(logps, (0, width - longest))
 
 
@@ -200,7 +264,12 @@ def packable(model: nn.Module) -> bool:
     config = model.config.get_text_config()
     masked = config._attn_implementation in ("sdpa", "eager")  # those that take a mask of numbers
     full = set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
-    return masked and full and config.model_type in PACKABLE and not any(map(varies_with_length, model.modules()))
+    return (
+        masked
+        and full
+        and config.model_type in PACKABLE
+        and not any(map(varies_with_length, model.modules()))
+    )
 
 
 def _places(prompt_ids: Tensor, prompt_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -214,16 +283,23 @@ def _places(prompt_ids: Tensor, prompt_mask: Tensor) -> tuple[Tensor, Tensor, Te
     return rows, slots, order[first]
 
 
-def _packed_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask, rows, slots, prompts):
+def _packed_logps(
+    model, prompt_ids, prompt_mask, completion_ids, completion_mask, rows, slots, prompts
+):
     length, count = completion_ids.shape[1], int(slots.max()) + 1
-    order = prompt_mask[prompts].long().argsort(dim=1, stable=True)  # padding first: left-padded whatever it was
+    # padding first: left-padded whatever it was
+    order = prompt_mask[prompts].long().argsort(dim=1, stable=True)
     ids, alive = prompt_ids[prompts].gather(1, order), prompt_mask[prompts].gather(1, order).bool()
     blocks = completion_ids.new_zeros(len(prompts), count, length)
     blocks[rows, slots] = completion_ids
     inside = torch.zeros_like(blocks, dtype=torch.bool)
     inside[rows, slots] = completion_mask.bool()
     positions = (alive.long().cumsum(1) - 1).clamp(min=0)
-    behind = positions[:, -1:, None] + 1 + torch.arange(length, device=ids.device).expand(1, count, length)
+    behind = (
+        positions[:, -1:, None]
+        + 1
+        + torch.arange(length, device=ids.device).expand(1, count, length)
+    )
     logits = model(
         input_ids=torch.cat([ids, blocks.flatten(1)], dim=1),
         attention_mask=_attention(alive, inside, next(model.parameters()).dtype),
@@ -231,11 +307,14 @@ def _packed_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mas
         logits_to_keep=count * length + 1,
         use_cache=False,
     ).logits
-    # each completion's first token is predicted by the prompt's last position, the others by the one before them
+    # each completion's first token is predicted by the prompt's last position, the others by the
+    # one before them
     first, _ = token_scores(logits[:, :1].expand(-1, count, -1), blocks[:, :, 0], entropies=False)
     after = torch.nn.functional.pad(blocks[:, :, 1:], (0, 1)).flatten(1)
     others, _ = token_scores(logits[:, 1:], after, entropies=False)
-    logps = torch.cat([first.unsqueeze(2), others.unflatten(1, (count, length))[:, :, :-1]], dim=2)[rows, slots]
+    logps = torch.cat([first.unsqueeze(2), others.unflatten(1, (count, length))[:, :, :-1]], dim=2)[
+        rows, slots
+    ]
     return logps.masked_fill(completion_mask == 0, 0.0)
 
 
@@ -252,11 +331,15 @@ def _attention(alive: Tensor, inside: Tensor, dtype: torch.dtype) -> Float[Tenso
 
 
 def additive(seen: Bool[Tensor, "n L L"], dtype: torch.dtype) -> Float[Tensor, "n 1 L L"]:
-    """Attention mask to add to scores, 0 or the dtype's lowest, of what each position sees beside itself."""
+    """Attention mask to add to scores, 0 or the dtype's lowest, of what each position sees beside
+    itself.
+    """
     seen = seen | torch.eye(
         seen.shape[-1], dtype=torch.bool, device=seen.device
     )  # a softmax needs someone: padding, too
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(
+        ~seen, torch.finfo(dtype).min
+    )[:, None]
 
 
 def padded_batches(
@@ -264,7 +347,8 @@ def padded_batches(
 ) -> Iterator[tuple[Int[Tensor, " b"], int]]:
     """The rows in batches, and at which column each batch starts; prompts are left-padded.
 
-    A model that padding changes (`padding_error`) gets rows of one length at a time, from their first token on;
+    A model that padding changes (`padding_error`) gets rows of one length at a time, from their
+    first token on;
     positions: whether it is told them.
     """
     rows = torch.arange(len(prompt_mask), device=prompt_mask.device)
@@ -278,19 +362,29 @@ def padded_batches(
             yield part, prompt_mask.shape[1] - length
 
 
-def tokenize_prompts(tokenizer, prompts: Sequence, chat_template_kwargs: Mapping | None = None) -> list[list[int]]:
-    """Token ids of prompts as TRL's trainer makes them: chats through the chat template, strings as they are.
+def tokenize_prompts(
+    tokenizer, prompts: Sequence, chat_template_kwargs: Mapping | None = None
+) -> list[list[int]]:
+    """Token ids of prompts as TRL's trainer makes them: chats through the chat template, strings as
+    they are.
 
-    chat_template_kwargs: what else the chat template is given.
-    Raises ValueError for a prompt without tokens, and for a chat when the tokenizer has no chat template or one that
-    fails.
+    chat_template_kwargs: what else the chat template is given. Raises ValueError for a prompt
+    without tokens, and for a chat when the tokenizer has no chat template or one that fails.
     """
     if isinstance(prompts[0], str):
         rows = tokenizer(text=list(prompts))["input_ids"]
     elif tokenizer.chat_template is None:
-        raise ValueError("prompt is a chat, but this tokenizer has no chat template: use plain strings as prompts.")
+        raise ValueError(
+            "prompt is a chat, but this tokenizer has no chat template: use plain strings as"
+            " prompts."
+        )
     else:
-        options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **(chat_template_kwargs or {})}
+        options = {
+            "add_generation_prompt": True,
+            "tokenize": True,
+            "return_dict": True,
+            **(chat_template_kwargs or {}),
+        }
         try:
             rows = tokenizer.apply_chat_template(list(prompts), **options)["input_ids"]
         except Exception as problem:  # a template is a program, of which anything may come
@@ -329,6 +423,8 @@ def token_strings(tokenizer, rows: Sequence[Sequence[int]]) -> tuple[tuple[str, 
     return tuple(tuple(text[token] for token in row) for row in rows)
 
 
-def unpadded(ids: Int[Tensor, "B L"], mask: Int[Tensor, "B L"] | Bool[Tensor, "B L"]) -> list[list[int]]:
+def unpadded(
+    ids: Int[Tensor, "B L"], mask: Int[Tensor, "B L"] | Bool[Tensor, "B L"]
+) -> list[list[int]]:
     """The unmasked token ids of each row."""
     return [row[keep].tolist() for row, keep in zip(ids.cpu(), mask.bool().cpu(), strict=True)]

@@ -1,4 +1,5 @@
-"""Token tables: their columns, one read from a Parquet file, and those that a run has of its optimizer steps.
+"""Token tables: their columns, one read from a Parquet file, and those that a run has of its
+optimizer steps.
 
 step, group, rollout, position, token_id     whole numbers; (step, rollout) names a rollout, (step, group) its group
 token, prompt, stopped                       texts; stopped: what took the token's gradient away, "" for nothing
@@ -7,11 +8,11 @@ ratio, importance                            pi / pi_old of the loss, and vLLM's
 old_logp, logp, logp_after, entropy          nats; logp before the optimizer step and after it
 residual                                     |sum of push| / sum of |push| of the token's place
 
-Of a run each process writes its own rows to `tokens/step-000010.0.parquet` (step, process); a step's files are read as
-one table, a row per token, ordered by group, rollout and position. Groups and rollouts are numbered within the
-generation batch. A place is a group's rollouts that have the same token at the same position. Numbers of a truncated
-rollout that the loss masks are NaN: nothing scored it. A file's metadata holds the objective, as JSON under the key
-`workbook`.
+Of a run each process writes its own rows to `tokens/step-000010.0.parquet` (step, process); a
+step's files are read as one table, a row per token, ordered by group, rollout and position. Groups
+and rollouts are numbered within the generation batch. A place is a group's rollouts that have the
+same token at the same position. Numbers of a truncated rollout that the loss masks are NaN: nothing
+scored it. A file's metadata holds the objective, as JSON under the key `workbook`.
 """
 
 import json
@@ -31,16 +32,28 @@ NUMBERS = (
     *("old_logp", "logp", "logp_after", "entropy", "residual"),
 )
 NEEDED = ("group", "rollout", "position", "token")
-STOPS = ("", "clip low", "clip high", "truncated", "tool", "entropy", "off-policy", "no advantage", "group")
+STOPS = (
+    "",
+    "clip low",
+    "clip high",
+    "truncated",
+    "tool",
+    "entropy",
+    "off-policy",
+    "no advantage",
+    "group",
+)
 MAX_TOKENS = 4_000_000  # rows of a table: some 400 MiB
 FOLDER = "tokens"  # in a run's folder
 TABLE = re.compile(r"step-(\d{6,9})\.(\d+)\.parquet")
 
 
 def read_table(file: Path, parquet) -> pd.DataFrame:
-    """Return the token table of an open ParquetFile that has the columns NEEDED; texts come as categories.
+    """Return the token table of an open ParquetFile that has the columns NEEDED; texts come as
+    categories.
 
-    `attrs["objective"]` is the loss, where the file names it. Raises ValueError for more than MAX_TOKENS rows.
+    `attrs["objective"]` is the loss, where the file names it. Raises ValueError for more than
+    MAX_TOKENS rows.
     """
     if parquet.metadata.num_rows > MAX_TOKENS:
         raise ValueError(f"{file.name} has more than {MAX_TOKENS:,} rows, the most that is read.")
@@ -67,7 +80,10 @@ def place_residuals(table: pd.DataFrame) -> np.ndarray:
     """
     push = table["push"].astype(np.float64)
     places = [table[name] for name in ("group", "position", "token_id")]
-    net, total = push.groupby(places).transform("sum").abs(), push.abs().groupby(places).transform("sum")
+    net, total = (
+        push.groupby(places).transform("sum").abs(),
+        push.abs().groupby(places).transform("sum"),
+    )
     return (net / total.where(total > 0, 1.0)).clip(upper=1.0).to_numpy(np.float32)
 
 
@@ -81,10 +97,14 @@ def tables(folder: Path) -> dict[int, list[Path]]:
 
 
 def read_step(folder: Path, step: int) -> pd.DataFrame:
-    """A step's table; its objective in `.attrs["objective"]`. ValueError if there is none, or it is damaged."""
+    """A step's table; its objective in `.attrs["objective"]`. ValueError if there is none, or it is
+    damaged.
+    """
     if not isinstance(step, Integral) or not (paths := tables(folder).get(int(step))):
         steps = ", ".join(map(str, tables(folder))) or "none, since record_tokens was 0"
-        raise ValueError(f"step={str(step)[:40]!s} has no token table in {folder}; recorded steps are {steps}.")
+        raise ValueError(
+            f"step={str(step)[:40]!s} has no token table in {folder}; recorded steps are {steps}."
+        )
     parts = []
     try:
         for path in paths:
@@ -108,10 +128,12 @@ def read_step(folder: Path, step: int) -> pd.DataFrame:
 def token_biography(run, token: int | str) -> pd.DataFrame:
     """One token over the recorded steps of a run: a row per step, where it was trained on or not.
 
-    Columns: step, places (its rows), logp and logp_after (mean, nats), push and advantage (mean), stopped (share of
-    its places whose gradient was taken away, by anything but a zero advantage). NaN where it has no place.
+    Columns: step, places (its rows), logp and logp_after (mean, nats), push and advantage (mean),
+    stopped (share of its places whose gradient was taken away, by anything but a zero advantage).
+    NaN where it has no place.
 
-    run: anything with token_steps() and tokens(step).  token: an id, or a text as the column `token` has it.
+    run: anything with token_steps() and tokens(step).  token: an id, or a text as the column
+    `token` has it.
     """
     column, rows = "token_id" if isinstance(token, Integral) else "token", []
     for step in run.token_steps():
@@ -120,4 +142,6 @@ def token_biography(run, token: int | str) -> pd.DataFrame:
         means = {name: places[name].mean() for name in ("logp", "logp_after", "push", "advantage")}
         stopped = (~places["stopped"].isin(["", "no advantage"])).mean() if len(places) else np.nan
         rows.append({"step": step, "places": len(places)} | means | {"stopped": stopped})
-    return pd.DataFrame(rows, columns=["step", "places", "logp", "logp_after", "push", "advantage", "stopped"])
+    return pd.DataFrame(
+        rows, columns=["step", "places", "logp", "logp_after", "push", "advantage", "stopped"]
+    )

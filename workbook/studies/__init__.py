@@ -1,4 +1,5 @@
-"""Studies: measurements too long for a chapter, made once per seed and committed with their manifests.
+"""Studies: measurements too long for a chapter, made once per seed and committed with their
+manifests.
 
     python -m workbook measure dose --scale family      # adds units to data/results/dose/dose.*.parquet
 

@@ -1,12 +1,13 @@
-"""The bench that studies work at: a policy, its task, rollouts of training prompts and of prompts nobody trains on.
+"""The bench that studies work at: a policy, its task, rollouts of training prompts and of prompts
+nobody trains on.
 
-The same seed at the same scale gives the same rollouts to every study, so what one study measures of a token can be
-laid beside what another does.
+The same seed at the same scale gives the same rollouts to every study, so what one study measures
+of a token can be laid beside what another does.
 
-At the scale "family" a seed is a unit: a policy of the family and prompts of its own. The ten policies are those that
-data/family holds, one after another; `dialled` gives the same unit on a member with other dials. At the scale of a
-world, "world:<name>", or of a tuned model, "smollm2:<task>", units are its policies in the same way, and those of the
-role "tuning" its others.
+At the scale "family" a seed is a unit: a policy of the family and prompts of its own. The ten
+policies are those that data/family holds, one after another; `dialled` gives the same unit on a
+member with other dials. At the scale of a world, "world:<name>", or of a tuned model,
+"smollm2:<task>", units are its policies in the same way, and those of the role "tuning" its others.
 """
 
 from __future__ import annotations
@@ -25,29 +26,44 @@ from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.loop import Readings
-from workbook.studies.registration import ALL_WORLDS, POLICY_SCALES, SCALES, WORLD_SCALES, check_scale
+from workbook.studies.registration import (
+    ALL_WORLDS,
+    POLICY_SCALES,
+    SCALES,
+    WORLD_SCALES,
+    check_scale,
+)
 from workbook.tasks import get_task
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.theory.choices import check_choice
 
 UNITS = committed_seeds("unit")  # SFT seeds of the family's policies
-TRAINING_CLASSES = 4  # residue classes of the chain's prompts, 0 to 3, that the units of the family train on
-HELD_OUT, OTHERWISE = 5, 6  # residue class of all held-out prompts, and where the training prompts are of that class
-TUNING_CLASS = 4  # residue class that policies kept for tuning train on; they hold out OTHERWISE, as no unit here does
+# residue classes of the chain's prompts, 0 to 3, that the units of the family train on
+TRAINING_CLASSES = 4
+# residue class of all held-out prompts, and where the training prompts are of that class
+HELD_OUT, OTHERWISE = 5, 6
+# residue class that policies kept for tuning train on; they hold out OTHERWISE, as no unit here
+# does
+TUNING_CLASS = 4
 HELD_OUT_FROM = 1000  # added to a seed for its held-out prompts
-DRAWS_PER_PROMPT = 4  # prompts drawn from the task for each that is wanted, since one-digit sums repeat
+# prompts drawn from the task for each that is wanted, since one-digit sums repeat
+DRAWS_PER_PROMPT = 4
 
 
 class Bench:
     """One seed of one scale; policy and rollouts are made when first asked for.
 
-    data_seed, held_out_seed: of the training prompts and of the held-out ones. Those differ modulo 8, so on the chain
-    task no prompt is in both, whichever seeds are compared. role: "unit", or at a scale with policies of its own
-    "tuning": one of the others, on prompts that no unit has. dials: of `Member`, at the scale "family" alone.
-    loaded: {name: SHA-256 of the weights} of every policy of the unit that was loaded, here or on a dialled bench.
-    results: folder of results that the unit is measured for; parts: where it keeps what is done of it (`kept`), if any.
+    data_seed, held_out_seed: of the training prompts and of the held-out ones. Those differ modulo
+    8, so on the chain task no prompt is in both, whichever seeds are compared. role: "unit", or at
+    a scale with policies of its own "tuning": one of the others, on prompts that no unit has.
+    dials: of `Member`, at the scale "family" alone.
+    loaded: {name: SHA-256 of the weights} of every policy of the unit that was loaded, here or on a
+    dialled bench.
+    results: folder of results that the unit is measured for; parts: where it keeps what is done of
+    it (`kept`), if any.
 
-    Raises ValueError for a scale that is not in SCALES, a world without policies, and roles and dials elsewhere.
+    Raises ValueError for a scale that is not in SCALES, a world without policies, and roles and
+    dials elsewhere.
 
     >>> bench = Bench("family", 12)
     >>> bench.scale.policy, bench.data_seed, bench.held_out_seed
@@ -59,7 +75,9 @@ class Bench:
     def __init__(self, scale: str, seed: int = 0, role: str = "unit", **dials):
         check_scale(scale)
         if scale == ALL_WORLDS:
-            raise ValueError(f"scale {scale!r} puts worlds side by side: take one of {', '.join(WORLD_SCALES)}.")
+            raise ValueError(
+                f"scale {scale!r} puts worlds side by side: take one of {', '.join(WORLD_SCALES)}."
+            )
         check_choice("role", role, ("unit", "tuning") if scale in POLICY_SCALES else ("unit",))
         self.scale, self.seed, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
         self.loaded: dict[str, str | None] = {}
@@ -69,23 +87,40 @@ class Bench:
         if scale == "family":
             member = Member(UNITS[seed % len(UNITS)], **dials)
             length = member.task.longest
-            options = {name: value for name, value in member.task_options.items() if value != getattr(Member(0), name)}
-            self.scale = replace(self.scale, policy=member.name, task_options=options, max_new_tokens=length)
+            options = {
+                name: value
+                for name, value in member.task_options.items()
+                if value != getattr(Member(0), name)
+            }
+            self.scale = replace(
+                self.scale, policy=member.name, task_options=options, max_new_tokens=length
+            )
             self.data_seed = SEED_CLASSES * seed + seed % TRAINING_CLASSES
         elif scale in POLICY_SCALES and not dials:
             world, name = scale in WORLD_SCALES, scale.partition(":")[2]
             policies = import_module(f"workbook.policies.{'worlds' if world else 'tuned'}")
             own = (policies.world_seeds if world else policies.tuned_seeds)(name, role)
             longest = get_task(self.scale.task, **self.scale.task_options).longest
-            self.scale = replace(self.scale, policy=f"{scale},seed={own[seed % len(own)]}", max_new_tokens=longest)
-            self.data_seed = SEED_CLASSES * seed + (seed % TRAINING_CLASSES if role == "unit" else TUNING_CLASS)
+            self.scale = replace(
+                self.scale, policy=f"{scale},seed={own[seed % len(own)]}", max_new_tokens=longest
+            )
+            self.data_seed = SEED_CLASSES * seed + (
+                seed % TRAINING_CLASSES if role == "unit" else TUNING_CLASS
+            )
         elif dials:
-            raise ValueError(f"dials={dials} belong to the policies of scale 'family'; scale {scale!r} has one policy.")
+            raise ValueError(
+                f"dials={dials} belong to the policies of scale 'family'; scale {scale!r} has one"
+                " policy."
+            )
         own = self.data_seed % SEED_CLASSES == HELD_OUT or role == "tuning"
-        self.held_out_seed = SEED_CLASSES * (HELD_OUT_FROM + seed) + (OTHERWISE if own else HELD_OUT)
+        self.held_out_seed = SEED_CLASSES * (HELD_OUT_FROM + seed) + (
+            OTHERWISE if own else HELD_OUT
+        )
 
     def dialled(self, **dials) -> Bench:
-        """The same unit, with the same prompts, on the member of the same SFT seed that has these dials, too."""
+        """The same unit, with the same prompts, on the member of the same SFT seed that has these
+        dials, too.
+        """
         known = [dial for dial in Member.__dataclass_fields__ if dial != "seed"]
         for dial in dials:
             check_choice("dial", dial, known)
@@ -122,7 +157,9 @@ class Bench:
         return self._readings[prompts]
 
     def kept(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """A part of a unit's table, written as soon as it is made, and read where an interrupted unit has made it."""
+        """A part of a unit's table, written as soon as it is made, and read where an interrupted
+        unit has made it.
+        """
         if self.parts is None:
             return make()
         path = self.parts / f"{name}.parquet"
@@ -131,9 +168,13 @@ class Bench:
         return pd.read_parquet(path)
 
     def sample(self, prompts: int, seed: int) -> Rollouts:
-        """Fresh rollouts of the policy as it is now, in this scale's group size and length, with each token's class."""
+        """Fresh rollouts of the policy as it is now, in this scale's group size and length, with
+        each token's class.
+        """
         scale = self.scale
-        rollouts = sample_rollouts(self.policy, self.task, prompts, scale.group_size, seed, scale.max_new_tokens)
+        rollouts = sample_rollouts(
+            self.policy, self.task, prompts, scale.group_size, seed, scale.max_new_tokens
+        )
         return categorized(rollouts)
 
 

@@ -32,11 +32,26 @@ from workbook.studies.record import Claim, Measurement, NotMeasured, Tables, Voi
 from workbook.studies.registration import ROLES, looked_after, named_after, read_registration
 from workbook.studies.registration import SCALES as STUDIED
 
-SCALES = tuple(sorted((name for name in STUDIED if name != "tiny"), key=lambda name: name != "family"))
-REMADE = "build/results"  # where the printed commands write, so that what is committed stays as it is
-NESTED = ("added", "looked", "policy_of", "values", "clean", "commits")  # columns of lists and dicts
+SCALES = tuple(
+    sorted((name for name in STUDIED if name != "tiny"), key=lambda name: name != "family")
+)
+# where the printed commands write, so that what is committed stays as it is
+REMADE = "build/results"
+# columns of lists and dicts
+NESTED = ("added", "looked", "policy_of", "values", "clean", "commits")
 JUDGED = (
-    *("claim", "role", "study", "key", "scale", "measured", "unit", "threshold", "toward", "smallest_effect"),
+    *(
+        "claim",
+        "role",
+        "study",
+        "key",
+        "scale",
+        "measured",
+        "unit",
+        "threshold",
+        "toward",
+        "smallest_effect",
+    ),
     *(
         "mean",
         "low",
@@ -62,7 +77,16 @@ JUDGED = (
         "predicted_low",
         "predicted_high",
     ),
-    *("positive_control", "changed", "paper_effect", "place", "comparable", "testable", "source", "seen_before"),
+    *(
+        "positive_control",
+        "changed",
+        "paper_effect",
+        "place",
+        "comparable",
+        "testable",
+        "source",
+        "seen_before",
+    ),
     *("registration", "clean", "commits"),
 )
 COLUMNS = ["claim", "words", "paper", "statement", "falsifier", *JUDGED[1:], "command"]
@@ -72,15 +96,20 @@ COLUMNS = ["claim", "words", "paper", "statement", "falsifier", *JUDGED[1:], "co
 
 
 def _collect() -> dict[str, Claim]:
-    """{id: claim}: what it states, with the measurements of every module of a topic whose name ends in claims."""
+    """{id: claim}: what it states, with the measurements of every module of a topic whose name ends
+    in claims.
+    """
     rows: dict[str, list[Measurement]] = {}
     for module in pkgutil.walk_packages(studies.__path__, f"{studies.__name__}."):
         if module.name.endswith("claims"):
             for place, measures in import_module(module.name).MEASURES.items():
                 study, _, scale = place.partition("@")
                 for key, measure in measures.items():
-                    rows.setdefault(key.split()[0], []).append(Measurement(study, key, measure, scale or None))
-    for id, words in (claims := read_book("claims")).items():  # with the threshold that its primary outcome registered
+                    rows.setdefault(key.split()[0], []).append(
+                        Measurement(study, key, measure, scale or None)
+                    )
+    # with the threshold that its primary outcome registered
+    for id, words in (claims := read_book("claims")).items():
         primary = next(row.outcome() for row in rows[id] if row.key == id)
         words["refuted_if"] = words["refuted_if"].format(threshold=primary.threshold)
     return {id: Claim(id, **words, rows=rows[id]) for id, words in claims.items()}
@@ -91,15 +120,26 @@ CLAIMS = _collect()
 
 @cache
 def sentences() -> dict[tuple[str, str], str]:
-    """{(study, key): the whole sentence} of rows whose registration goes on from the row above, of rows.yaml."""
-    return {(study, key): text for study, rows in read_book("rows")["sentences"].items() for key, text in rows.items()}
+    """{(study, key): the whole sentence} of rows whose registration goes on from the row above, of
+    rows.yaml.
+    """
+    return {
+        (study, key): text
+        for study, rows in read_book("rows")["sentences"].items()
+        for key, text in rows.items()
+    }
 
 
 @cache
 def untestable() -> dict[tuple[str, str], str]:
     """{(study, key): why it cannot be tested here} of rows.yaml."""
     reasons = read_book("rows")["untestable"]
-    return {(study, key): one["why"] for one in reasons for study, keys in one["rows"].items() for key in keys}
+    return {
+        (study, key): one["why"]
+        for one in reasons
+        for study, keys in one["rows"].items()
+        for key in keys
+    }
 
 
 # --- one row a measurement
@@ -108,15 +148,18 @@ def untestable() -> dict[tuple[str, str], str]:
 def measurements(
     claims: str | Iterable[str | Claim], tables: Tables, roles: Sequence[str] | None = None
 ) -> pd.DataFrame:
-    """Every measurement of some claims at one scale, by their ids or records: a row each, with the columns `JUDGED`.
+    """Every measurement of some claims at one scale, by their ids or records: a row each, with the
+    columns `JUDGED`.
 
-    outcome is the word by the intervals alone: `ledger` adds the reasons, the controls and Holm.  roles: wanted.
+    outcome is the word by the intervals alone: `ledger` adds the reasons, the controls and
+    Holm.  roles: wanted.
 
-    Columns: measured (the sentence), toward (+1 if the claim lies above the threshold), dropped (units without a
-    number), added (units beyond the registered count, which decide nothing), looked (units measured after the outcome
-    of earlier ones was seen), mean ... policies: see `inference.Judged`; values: {unit: number}; policy_of: {unit:
-    policy}; log: whether those are logarithms; registration ("matches", "superseded", "changed since"), clean (whether
-    all tables came from an unmodified tree, None: not known).
+    Columns: measured (the sentence), toward (+1 if the claim lies above the threshold), dropped
+    (units without a number), added (units beyond the registered count, which decide nothing),
+    looked (units measured after the outcome of earlier ones was seen), mean ... policies: see
+    `inference.Judged`; values: {unit: number}; policy_of: {unit: policy}; log: whether those are
+    logarithms; registration ("matches", "superseded", "changed since"), clean (whether all tables
+    came from an unmodified tree, None: not known).
     """
     rows = []
     for claim in [claims] if isinstance(claims, str) else claims:
@@ -124,24 +167,53 @@ def measurements(
         for measurement in record.rows:
             if measurement.scale in (None, tables.scale):
                 rows += _measured(measurement, tables, roles)
-    return pd.DataFrame(rows, columns=JUDGED).drop_duplicates(["claim", "study", "key"], ignore_index=True)
+    return pd.DataFrame(rows, columns=JUDGED).drop_duplicates(
+        ["claim", "study", "key"], ignore_index=True
+    )
 
 
 def _measured(measurement: Measurement, tables: Tables, roles) -> list[dict]:
     """The row of one measurement, or none."""
     study, key = measurement.study, measurement.key
-    outcome, registration = measurement.outcome(tables.folder), measurement.registration(tables.folder)
+    outcome, registration = (
+        measurement.outcome(tables.folder),
+        measurement.registration(tables.folder),
+    )
     asked = outcome is not None and (roles is None or outcome.role in roles)
     if not asked or not registration.judges(outcome, tables.scale):
         return []
     count = registration.units[tables.scale]
-    names = ("claim", "unit", "place", "comparable", "testable", "source", "seen_before", "positive_control", "changed")
-    row = _missing("") | {name: getattr(outcome, name) for name in (*names, "threshold", "toward", "smallest_effect")}
+    names = (
+        "claim",
+        "unit",
+        "place",
+        "comparable",
+        "testable",
+        "source",
+        "seen_before",
+        "positive_control",
+        "changed",
+    )
+    row = _missing("") | {
+        name: getattr(outcome, name) for name in (*names, "threshold", "toward", "smallest_effect")
+    }
     row |= {"measured": sentences().get((study, key), outcome.sentence).rstrip(".")}
-    row |= {"paper_effect": outcome.paper, "role": outcome.role, "study": study, "key": key, "scale": tables.scale}
-    row["registered_units"], (row["predicted_low"], row["predicted_high"]) = count, outcome.predicted
+    row |= {
+        "paper_effect": outcome.paper,
+        "role": outcome.role,
+        "study": study,
+        "key": key,
+        "scale": tables.scale,
+    }
+    row["registered_units"], (row["predicted_low"], row["predicted_high"]) = (
+        count,
+        outcome.predicted,
+    )
     if not outcome.positive_control and (control := named_after(study, tables.folder).get(key)):
-        row |= {"positive_control": control, "changed": "changed after the data were seen: its control was named then"}
+        row |= {
+            "positive_control": control,
+            "changed": "changed after the data were seen: its control was named then",
+        }
     try:
         measured = measurement.measure(tables.registered(study, count))
     except Void as void:
@@ -155,11 +227,15 @@ def _measured(measurement: Measurement, tables: Tables, roles) -> list[dict]:
     row["clean"] = False if True in modified else True if modified == {False} else None
     row["commits"] = tuple(sorted(set(own["commit"].dropna())))
     known = {registration.hash: "matches", registration.supersedes: "superseded"}
-    under = {known.get(digest, "changed since") for digest in own["registration"]} or {"changed since"}
+    under = {known.get(digest, "changed since") for digest in own["registration"]} or {
+        "changed since"
+    }
     row["registration"] = min(under - {"matches"}, default="matches")
     row["added"] = tuple(units.loc[units["unit"] >= count, "unit"].unique().tolist())
     if (seen := looked_after(study, tables.folder)) is not None:
-        row["looked"] = tuple(unit for unit in units["unit"].unique().tolist() if seen <= unit < count)
+        row["looked"] = tuple(
+            unit for unit in units["unit"].unique().tolist() if seen <= unit < count
+        )
     policies = units.drop_duplicates("unit").set_index("unit")["policy"]
     return [row | _judged(measured, outcome, units["unit"].nunique() - len(row["added"]), policies)]
 
@@ -167,8 +243,17 @@ def _measured(measurement: Measurement, tables: Tables, roles) -> list[dict]:
 def _missing(reason: str) -> dict:
     """What a row has that was not measured."""
     nothing = dict.fromkeys((*Judged._fields, "p_holm"), np.nan)
-    nothing |= dict.fromkeys(("units", "registered_units", "dropped"), 0) | dict.fromkeys(("added", "looked"), ())
-    nothing |= {"values": {}, "policy_of": {}, "log": False, "registration": "", "clean": None, "commits": ()}
+    nothing |= dict.fromkeys(("units", "registered_units", "dropped"), 0) | dict.fromkeys(
+        ("added", "looked"), ()
+    )
+    nothing |= {
+        "values": {},
+        "policy_of": {},
+        "log": False,
+        "registration": "",
+        "clean": None,
+        "commits": (),
+    }
     nothing |= dict.fromkeys(("positive_control", "testable", "comparable"), "")
     return nothing | {"outcome": OPEN, "reason": reason}
 
@@ -177,9 +262,15 @@ def _judged(values: pd.Series, outcome, measured: int, policies: pd.Series) -> d
     """What units say; measured: how many there are, with a number or without."""
     kept = values[np.isfinite(values.to_numpy(dtype=float))].sort_index()
     if kept.index.has_duplicates:
-        raise ValueError(f"{outcome.claim}: {outcome.sentence}: its measure gives a unit more than one number.")
+        raise ValueError(
+            f"{outcome.claim}: {outcome.sentence}: its measure gives a unit more than one number."
+        )
     kept.attrs = dict(values.attrs)
-    facts = {"units": len(kept), "dropped": max(measured - len(kept), 0), "log": bool(values.attrs.get("log"))}
+    facts = {
+        "units": len(kept),
+        "dropped": max(measured - len(kept), 0),
+        "log": bool(values.attrs.get("log")),
+    }
     facts["values"] = {int(unit): float(value) for unit, value in kept.items()}
     known = policies.reindex(kept.index).dropna()
     facts["policy_of"] = {int(unit): str(policy) for unit, policy in known.items()}
@@ -197,14 +288,18 @@ def ledger(
     claims: Sequence[str] | None = None,
     described: bool = True,
 ) -> pd.DataFrame:
-    """Every measurement of `CLAIMS` at a scale, or at all of `SCALES`: a row each, primary ones of a claim first.
+    """Every measurement of `CLAIMS` at a scale, or at all of `SCALES`: a row each, primary ones of
+    a claim first.
 
-    Columns: claim, words (the statement in at most eight), paper, statement, falsifier (what would refute it), those of
-    `measurements`, p_holm (of the experiments' primary rows, over all of them), and command, which recomputes the row.
-    folder: of the tables, instead of data/results.  claims: those wanted.  described: also the rows without a word.
-    Primary rows of experiments that are not asked for are corrected for as they were kept.
+    Columns: claim, words (the statement in at most eight), paper, statement, falsifier (what would
+    refute it), those of `measurements`, p_holm (of the experiments' primary rows, over all of
+    them), and command, which recomputes the row.
+    folder: of the tables, instead of data/results.  claims: those wanted.  described: also the rows
+    without a word. Primary rows of experiments that are not asked for are corrected for as they
+    were kept.
 
-    Raises ValueError for an unknown scale, and for a folder that holds no tables or one that can't be read.
+    Raises ValueError for an unknown scale, and for a folder that holds no tables or one that can't
+    be read.
     """
     if scale is not None and scale not in SCALES:
         raise ValueError(f"scale={scale!r} is unknown: choose one of {', '.join(SCALES)}.")
@@ -216,20 +311,33 @@ def ledger(
     except (LookupError, TypeError, NameError, AttributeError) as error:
         if folder is None:
             raise
-        raise ValueError(f"A table in {folder} is not as its study makes it: {one_line(error)}.") from error
+        raise ValueError(
+            f"A table in {folder} is not as its study makes it: {one_line(error)}."
+        ) from error
     rows = [row for row in rows if described or row["role"] != DESCRIBED]
-    reason = f"no primary outcome is registered {f'at scale {scale!r}' if scale else 'of this claim'}"
+    reason = (
+        f"no primary outcome is registered {f'at scale {scale!r}' if scale else 'of this claim'}"
+    )
     for claim in set(claims) - {row["claim"] for row in rows if row["role"] == "primary"}:
-        row = _missing(reason) | {"role": "primary", "scale": scale or SCALES[0], "study": "", "key": ""}
+        row = _missing(reason) | {
+            "role": "primary",
+            "scale": scale or SCALES[0],
+            "study": "",
+            "key": "",
+        }
         rows.append(row | {"claim": claim})
     return _complete(pd.DataFrame(rows, columns=JUDGED))
 
 
 def _concluded(claims: Sequence[str], tables: Sequence[Tables]) -> list[dict]:
-    """The rows of some claims, each with its word: by reasons, by its control's row, and by Holm's correction."""
+    """The rows of some claims, each with its word: by reasons, by its control's row, and by Holm's
+    correction.
+    """
     rows = [row for part in tables for row in measurements(claims, part).to_dict("records")]
     places = {(row["scale"], row["key"]): row for row in rows}
-    asked = {(row["scale"], row["positive_control"]) for row in rows if row["positive_control"]} - set(places)
+    asked = {
+        (row["scale"], row["positive_control"]) for row in rows if row["positive_control"]
+    } - set(places)
     for part in tables:  # controls that belong to another claim
         others = {key.split()[0] for scale, key in asked if scale == part.scale} & set(CLAIMS)
         for row in measurements(sorted(others), part).to_dict("records"):
@@ -250,7 +358,9 @@ def _concluded(claims: Sequence[str], tables: Sequence[Tables]) -> list[dict]:
 
 
 def reason_against(row: dict) -> str:
-    """Why a row cannot be tested here: by rows.yaml, or because its registration says so; "" for nothing."""
+    """Why a row cannot be tested here: by rows.yaml, or because its registration says so; "" for
+    nothing.
+    """
     if reason := untestable().get((row["study"], row["key"])):
         return reason
     said = (row[name] for name in ("testable", "comparable") if row[name].lower().startswith("no"))
@@ -258,7 +368,8 @@ def reason_against(row: dict) -> str:
 
 
 def corrected(places: dict[tuple[str, str], dict]) -> dict[tuple[str, str], float]:
-    """Holm's p of the experiments' primary rows that can be tested, of those among the places given.
+    """Holm's p of the experiments' primary rows that can be tested, of those among the places
+    given.
 
     What the places lack, or have without a number, is corrected for as it was kept.
     """
@@ -270,36 +381,60 @@ def corrected(places: dict[tuple[str, str], dict]) -> dict[tuple[str, str], floa
             p[place] = row["p"]
     p = {place: p[place] for place in primaries() if np.isfinite(p.get(place, np.nan))}
     adjusted = zip(p, holm(list(p.values())), strict=True)
-    return {place: q for place, q in adjusted if place in places and np.isfinite(places[place]["p"])}
+    return {
+        place: q for place, q in adjusted if place in places and np.isfinite(places[place]["p"])
+    }
 
 
 def _complete(table: pd.DataFrame) -> pd.DataFrame:
     """All columns, in the order of claims, scales and roles."""
     records = [CLAIMS[name] for name in table["claim"]]
-    texts = ["study", "key", "measured", "unit", "paper_effect", "place", "comparable", "testable", "source"]
+    texts = [
+        "study",
+        "key",
+        "measured",
+        "unit",
+        "paper_effect",
+        "place",
+        "comparable",
+        "testable",
+        "source",
+    ]
     texts += ["seen_before", "reason", "registration", "positive_control", "changed"]
     table = table.assign(
         paper=[claim.paper for claim in records],
         words=[claim.words for claim in records],
         statement=[claim.statement for claim in records],
         falsifier=[claim.refuted_if for claim in records],
-        command=[command(*row) for row in table[["study", "claim", "scale"]].itertuples(index=False)],
-        policies=table["policies"].astype(float),  # as the other counts: NaN where nothing was measured
+        command=[
+            command(*row) for row in table[["study", "claim", "scale"]].itertuples(index=False)
+        ],
+        # as the other counts: NaN where nothing was measured
+        policies=table["policies"].astype(float),
         **{name: table[name].fillna("") for name in texts},
     )
     orders = {"claim": list(CLAIMS), "scale": SCALES, "role": ROLES}
-    places = {name: table[name].map({value: i for i, value in enumerate(order)}) for name, order in orders.items()}
+    places = {
+        name: table[name].map({value: i for i, value in enumerate(order)})
+        for name, order in orders.items()
+    }
     order = pd.DataFrame(places).sort_values(["claim", "scale", "role"], kind="stable").index
     return table.loc[order, COLUMNS].reset_index(drop=True)
 
 
 def command(study: str, claim: str, scale: str) -> str:
-    """The commands that remake a study's tables, in `REMADE`, and then the claim's rows from them; "" for no study."""
+    """The commands that remake a study's tables, in `REMADE`, and then the claim's rows from them;
+    "" for no study.
+    """
     if not study:
         return ""
     registration = read_registration(study)
     count = registration.units.get(scale) if registration else None
-    seeds = " --seeds " + " ".join(map(str, range(count))) if count and count != STUDIED[scale].seeds else ""
+    seeds = (
+        " --seeds " + " ".join(map(str, range(count)))
+        if count and count != STUDIED[scale].seeds
+        else ""
+    )
     return (
         f"python -m workbook measure {study} --scale {scale}{seeds} --folder {REMADE} && "
         f"python -m workbook claims --scale {scale} --claim {shlex.quote(claim)} --folder {REMADE}"
@@ -310,9 +445,14 @@ def command(study: str, claim: str, scale: str) -> str:
 
 
 def ledger_json(table: pd.DataFrame) -> str:
-    """A `ledger` as JSON, with what decided every row: units' numbers, thresholds, commits; NaN as null."""
+    """A `ledger` as JSON, with what decided every row: units' numbers, thresholds, commits; NaN as
+    null.
+    """
     rows = [
-        {name: None if isinstance(value, float) and not np.isfinite(value) else value for name, value in row.items()}
+        {
+            name: None if isinstance(value, float) and not np.isfinite(value) else value
+            for name, value in row.items()
+        }
         for row in table.to_dict("records")
     ]
 
@@ -323,7 +463,9 @@ def ledger_json(table: pd.DataFrame) -> str:
 
 
 def keep_ledger(table: pd.DataFrame, path: Path | None = None) -> Path:
-    """Write a `ledger` of data/results for chapters: without lists and dicts, with a fingerprint of the tables."""
+    """Write a `ledger` of data/results for chapters: without lists and dicts, with a fingerprint of
+    the tables.
+    """
     path = path or data_path("book", "ledger.parquet")
     write_parquet(path, table.drop(columns=list(NESTED)).assign(tables=fingerprint()))
     return path
@@ -339,12 +481,16 @@ def format_summary(table: pd.DataFrame) -> str:
             scales = ", ".join(own["scale"]).replace(", world:", ", ")
             lines += [f"  {id:<13}{own['words'].iloc[0]:<57}{scales}"]
         lines += [""] if len(part) else []
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in primary["outcome"].value_counts().items())
+    counts = ", ".join(
+        f"{count} {outcome}" for outcome, count in primary["outcome"].value_counts().items()
+    )
     return "\n".join([*lines, f"{len(primary)} primary rows: {counts}."])
 
 
 def format_ledger(table: pd.DataFrame, commands: bool = False) -> str:
-    """A `ledger` as text, claim by claim and scale by scale; commands: with those that recompute each measurement."""
+    """A `ledger` as text, claim by claim and scale by scale; commands: with those that recompute
+    each measurement.
+    """
     lines = []
     for claim, part in table.groupby("claim", sort=False):
         row = part.iloc[0]
@@ -355,7 +501,10 @@ def format_ledger(table: pd.DataFrame, commands: bool = False) -> str:
             for one in deciding.itertuples():
                 lines += [f"        {line}" for line in _row_lines(one)]
             lines += ["        described, without a word:"] if len(described) else []
-            lines += [f"            {one.measured}: {format_effect(one)}" for one in described.itertuples()]
+            lines += [
+                f"            {one.measured}: {format_effect(one)}"
+                for one in described.itertuples()
+            ]
             if commands:
                 lines += [f"        $ {text}" for text in dict.fromkeys(rows["command"]) if text]
     return "\n".join(lines[1:])
@@ -368,15 +517,25 @@ def _row_lines(row) -> list[str]:
         return [*lines, *([f"    {row.measured}"] if row.measured else [])]
     lines += [f"    {row.measured}", f"    {stated_of(row)}"]
     facts = {"p by Holm": f"{row.p_holm:.2g}" if np.isfinite(row.p_holm) else ""}
-    facts |= {"paper": row.paper_effect or "not known", "comparable": row.comparable.removeprefix("yes")}
+    facts |= {
+        "paper": row.paper_effect or "not known",
+        "comparable": row.comparable.removeprefix("yes"),
+    }
     facts |= {"place": row.place, "changed": row.changed.removeprefix("changed ")}
-    facts["predicted"] = f"[{row.predicted_low:g}, {row.predicted_high:g}]" if np.isfinite(row.predicted_low) else ""
+    facts["predicted"] = (
+        f"[{row.predicted_low:g}, {row.predicted_high:g}]" if np.isfinite(row.predicted_low) else ""
+    )
     lines += ["    " + "; ".join(f"{name}: {text}" for name, text in facts.items() if text)]
     clean = {True: "clean tree", False: "a modified tree"}.get(row.clean, "tree not known")
     origin = [f"source: {row.source}", f"seen before: {row.seen_before}", f"tables from {clean}"]
     origin += [f"registration {row.registration}"]
     origin += [f"{row.dropped} units without a number"] if row.dropped else []
     if row.looked:
-        origin += [f"units {row.looked[0]} to {row.looked[-1]} were measured after the earlier ones' outcome was seen"]
-    origin += [f"units added after registration: {', '.join(map(str, row.added))}"] if row.added else []
+        origin += [
+            f"units {row.looked[0]} to {row.looked[-1]} were measured after the earlier ones'"
+            " outcome was seen"
+        ]
+    origin += (
+        [f"units added after registration: {', '.join(map(str, row.added))}"] if row.added else []
+    )
     return [*lines, f"    {'; '.join(origin)}"]

@@ -1,11 +1,13 @@
-"""A study's tables, made once and kept, and claims as records: what is stated, what would refute it, what decides.
+"""A study's tables, made once and kept, and claims as records: what is stated, what would refute
+it, what decides.
 
     MEASURES = {"dose": {"H1 control": measure}}        in a topic's claims.py: study: {key of its outcome: measure}
 
-A measurement is a function `Tables` -> one number per unit, so that a chapter and the ledger cannot disagree; what it
-is judged by stands in its study's registration, what a claim states in data/book/claims.yaml. A key begins with its
-claim's id. A study of which some keys are measured at one scale alone names it: "dose_llm@gemma3_plain".
-`studies.ledger` collects the measures of all topics and judges them. Where tables lie: `studies.storage`.
+A measurement is a function `Tables` -> one number per unit, so that a chapter and the ledger cannot
+disagree; what it is judged by stands in its study's registration, what a claim states in
+data/book/claims.yaml. A key begins with its claim's id. A study of which some keys are measured at
+one scale alone names it: "dose_llm@gemma3_plain". `studies.ledger` collects the measures of all
+topics and judges them. Where tables lie: `studies.storage`.
 """
 
 from __future__ import annotations
@@ -113,30 +115,45 @@ class Void(ValueError):
 
 
 def check_results(folder: str | Path) -> None:
-    """Raise a ValueError, in one sentence, unless a folder holds studies' tables with readable manifests."""
+    """Raise a ValueError, in one sentence, unless a folder holds studies' tables with readable
+    manifests.
+    """
     known = (*STUDIES, *KEPT)
-    tables = [path for path in sorted(Path(folder).glob("*/*.*.parquet")) if path.name.split(".")[0] in known]
+    tables = [
+        path
+        for path in sorted(Path(folder).glob("*/*.*.parquet"))
+        if path.name.split(".")[0] in known
+    ]
     if not tables:
-        raise ValueError(f"folder={str(folder)!r} holds no study's tables; give one that `measure` wrote to.")
+        raise ValueError(
+            f"folder={str(folder)!r} holds no study's tables; give one that `measure` wrote to."
+        )
     for path in tables:
         try:
             for file in (path, path.with_name(MANIFEST)):
                 pq.read_schema(file)
         except (OSError, pa.ArrowException) as error:
-            raise ValueError(f"{path} or its manifest can't be read: {explain_error(error, 100)}") from None
+            raise ValueError(
+                f"{path} or its manifest can't be read: {explain_error(error, 100)}"
+            ) from None
 
 
 def measure(
-    study: str, scale: str = "bundled", seeds: Sequence[int] | None = None, folder: str | Path | None = None
+    study: str,
+    scale: str = "bundled",
+    seeds: Sequence[int] | None = None,
+    folder: str | Path | None = None,
 ) -> list[Path]:
     """Make the study's tables for every seed that has none yet; returns the files of its tables.
 
-    A seed is in the tables whole or not at all, so a study that was broken off goes on where it was; of a seed, too,
-    where its study keeps parts (`Bench.kept`), at the same commit, unmodified, and registration.
-    seeds: by default as many as were registered for the scale, else the scale's; at the scale "worlds" a seed is a
-    world, of which all units are measured.  folder: instead of data/results.
+    A seed is in the tables whole or not at all, so a study that was broken off goes on where it
+    was; of a seed, too, where its study keeps parts (`Bench.kept`), at the same commit, unmodified,
+    and registration.
+    seeds: by default as many as were registered for the scale, else the scale's; at the scale
+    "worlds" a seed is a world, of which all units are measured.  folder: instead of data/results.
 
-    Raises ValueError for an unknown study or scale, and for no folder where the package holds data/results itself.
+    Raises ValueError for an unknown study or scale, and for no folder where the package holds
+    data/results itself.
     """
     from workbook.files import made_with
     from workbook.studies.bench import Bench
@@ -144,7 +161,8 @@ def measure(
     run = _study(study)
     check_scale(scale)
     _check_sizes(run, study, scale)
-    registration = read_registration(study, folder)  # one that is not as it must be is refused before the work
+    # one that is not as it must be is refused before the work
+    registration = read_registration(study, folder)
     registered = registration.units.get(scale) if registration else None
     seeds = range(registered or SCALES[scale].seeds) if seeds is None else seeds
     if scale == ALL_WORLDS:
@@ -159,11 +177,19 @@ def measure(
         role = "tuning" if study in TUNING and scale in POLICY_SCALES else "unit"
         bench, began = Bench(scale, seed, role), time.perf_counter()
         stated = registration and registration.hash
-        place = experiment_folder(study, folder) / ".parts" / f"{study}-{scale.replace(':', '=')}-seed={seed}"
+        place = (
+            experiment_folder(study, folder)
+            / ".parts"
+            / f"{study}-{scale.replace(':', '=')}-seed={seed}"
+        )
         bench.results, bench.parts = folder, _parts(place, made_with(bench.policy)["git"], stated)
         tables = run(bench)
         command = f"python -m workbook measure {shlex.quote(study)} --scale {scale} --seeds {seed}"
-        facts = {"command": command, "seconds": round(time.perf_counter() - began, 1), "registration": stated}
+        facts = {
+            "command": command,
+            "seconds": round(time.perf_counter() - began, 1),
+            "registration": stated,
+        }
         facts |= {"scale": asdict(bench.scale), **made_with(bench.policy), "policies": bench.loaded}
         write_unit(study, scale, seed, tables, facts, folder)
         if bench.parts is not None:
@@ -172,23 +198,30 @@ def measure(
 
 
 def _parts(place: Path, git: dict | None, registered: str | None) -> Path | None:
-    """Where parts of a unit are kept until it is whole: those of another commit or registration are none of it."""
+    """Where parts of a unit are kept until it is whole: those of another commit or registration are
+    none of it.
+    """
     if git is None or git["modified"]:
         return None
     digest = hashlib.sha256(repr((git["commit"], registered)).encode()).hexdigest()[:8]
     return place.with_name(f"{place.name}-{digest}")
 
 
-def load_measured(study: str, scale: str, table: str, folder: str | Path | None = None) -> pd.DataFrame:
+def load_measured(
+    study: str, scale: str, table: str, folder: str | Path | None = None
+) -> pd.DataFrame:
     """One table of a study at a scale, all seeds under one another, with the column seed.
 
-    Raises ValueError for an unknown study or scale, and NotMeasured, naming the command that makes it, if there is no
-    such table, or it is sealed (`registration.is_sealed`).
+    Raises ValueError for an unknown study or scale, and NotMeasured, naming the command that makes
+    it, if there is no such table, or it is sealed (`registration.is_sealed`).
     """
     _check_study(study)
     check_scale(scale)
     if is_sealed(study, folder):
-        raise NotMeasured(f"{study} is being measured: nobody reads its tables before its last registered unit is.")
+        raise NotMeasured(
+            f"{study} is being measured: nobody reads its tables before its last registered"
+            " unit is."
+        )
     rows = read_table(study, scale, table, folder)
     if rows is None:
         raise NotMeasured(
@@ -199,13 +232,17 @@ def load_measured(study: str, scale: str, table: str, folder: str | Path | None 
 
 
 def provenance(study: str, scale: str, folder: str | Path | None = None) -> pd.DataFrame:
-    """What the manifests of a study's units say, a row each: unit, created, commit, modified, registration, policy.
+    """What the manifests of a study's units say, a row each: unit, created, commit, modified,
+    registration, policy.
 
-    modified: whether the tree differed from the commit (None: not known).  registration: the hash of the one that stood
-    when the unit was measured, if any. At the scale "worlds" a unit is a world, with a row for each of its own units.
+    modified: whether the tree differed from the commit (None: not known).  registration: the hash
+    of the one that stood when the unit was measured, if any. At the scale "worlds" a unit is a
+    world, with a row for each of its own units.
     """
     if scale == ALL_WORLDS:
-        worlds = [provenance(study, name, folder).assign(unit=k) for k, name in enumerate(WORLD_SCALES)]
+        worlds = [
+            provenance(study, name, folder).assign(unit=k) for k, name in enumerate(WORLD_SCALES)
+        ]
         return pd.concat([rows for rows in worlds if len(rows)] or worlds[:1], ignore_index=True)
     check_scale(scale)
     rows = read_manifest(study, folder).rename(columns={"seed": "unit"})
@@ -214,13 +251,18 @@ def provenance(study: str, scale: str, folder: str | Path | None = None) -> pd.D
 
 def _check_study(name: str) -> None:
     if name not in (*STUDIES, *KEPT):
-        raise ValueError(f"study={show_value(name)} is unknown: choose one of {', '.join(STUDIES)}.")
+        raise ValueError(
+            f"study={show_value(name)} is unknown: choose one of {', '.join(STUDIES)}."
+        )
 
 
 def _study(name: str) -> Callable:
     _check_study(name)
     if name in KEPT:
-        raise ValueError(f"study={show_value(name)} is measured no longer; its tables are kept, for `load_measured`.")
+        raise ValueError(
+            f"study={show_value(name)} is measured no longer; its tables are kept, for"
+            " `load_measured`."
+        )
     module, _, function = STUDIES[name].partition(":")
     return getattr(import_module(f"workbook.{module}"), function)
 
@@ -231,11 +273,14 @@ def _check_sizes(study: Callable, name: str, scale: str) -> None:
     sizes = getattr(module, "LANGUAGE_MODELS" if name == "dose_llm" else "SIZES", None)
     if isinstance(sizes, dict) and scale not in sizes:
         known = ", ".join(known for known in sizes if known in SCALES)
-        raise ValueError(f"{name} is not measured at scale={show_value(scale)}: choose one of {known}.")
+        raise ValueError(
+            f"{name} is not measured at scale={show_value(scale)}: choose one of {known}."
+        )
 
 
 class Tables:
-    """Tables of all studies at one scale, each read once: `tables["dose/rates"]` is a study's, all units as rows.
+    """Tables of all studies at one scale, each read once: `tables["dose/rates"]` is a study's, all
+    units as rows.
 
     folder: instead of data/results.
 
@@ -263,9 +308,11 @@ class Tables:
 
     def registered(self, study: str, count: int) -> Tables:
         """The same tables with those units of a study alone that it registered, 0 to count - 1."""
-        if (study, count) not in self._registered:  # the same object each time, by which a room may cache
+        # the same object each time, by which a room may cache
+        if (study, count) not in self._registered:
             tables = Tables(self.scale, self.folder)
-            tables._whole, tables._counts = self._whole, {**self._counts, study: count}  # what was read serves both
+            # what was read serves both
+            tables._whole, tables._counts = self._whole, {**self._counts, study: count}
             self._registered[study, count] = tables
         return self._registered[study, count]
 
@@ -281,12 +328,12 @@ FAMILY = Tables("family")  # what the chapters' sliders read
 class Measurement:
     """One number per unit (policy x seed), which a registered outcome is judged by.
 
-    study: whose tables it is read from.  key: of the outcome in the study's registration, which holds everything else:
-    the sentence, its role, side, threshold and smallest effect of interest.
+    study: whose tables it is read from.  key: of the outcome in the study's registration, which
+    holds everything else: the sentence, its role, side, threshold and smallest effect of interest.
 
-    measure: tables -> Series, one number per unit (index: the unit); NaN: that unit could not be measured. A statistic
-    that is no mean of units, such as a ratio, goes through `statistics.pseudo_values`. ValueError: the tables hold too
-    little.
+    measure: tables -> Series, one number per unit (index: the unit); NaN: that unit could not be
+    measured. A statistic that is no mean of units, such as a ratio, goes through
+    `statistics.pseudo_values`. ValueError: the tables hold too little.
 
     scale: at which alone it is measured, by default wherever its outcome is registered.
     """
@@ -312,8 +359,8 @@ class Claim:
 
     words: the statement in at most eight.  source: figure, table or section of the paper.
 
-    A claim whose id ends in "falsifier" is one: it states what would refute the paper, and its measurements are of the
-    opposite.
+    A claim whose id ends in "falsifier" is one: it states what would refute the paper, and its
+    measurements are of the opposite.
     """
 
     id: str

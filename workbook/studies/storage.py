@@ -1,12 +1,14 @@
-"""Where measured tables lie: an experiment is a folder, and each table of its parts is one Parquet file.
+"""Where measured tables lie: an experiment is a folder, and each table of its parts is one Parquet
+file.
 
 data/results/<experiment>/<part>.<table>.parquet    rows of all units, below columns scale and seed
 data/results/<experiment>/manifest.parquet          a row per unit: part, scale, seed, and what it was made with
 data/results/<experiment>/registration.yaml         what is registered of each part (`studies.registration`)
 data/results/<experiment>/history.yaml              the texts under which units were measured, with their SHA-256
 
-A part is what `measure` makes tables of, under its study's name. A unit counts once it stands in the manifest, which
-is written last: what a process wrote of a unit before it was killed is not read, and the next one replaces it.
+A part is what `measure` makes tables of, under its study's name. A unit counts once it stands in
+the manifest, which is written last: what a process wrote of a unit before it was killed is not
+read, and the next one replaces it.
 """
 
 from __future__ import annotations
@@ -40,20 +42,38 @@ EXPERIMENTS = {  # experiment: its parts; a part that stands in none is an exper
     ),
     "smollm2": ("smollm2_probes", "smollm2_training"),
     "unequal_weights": ("confidence", "equal_weights", "training_curves", "loss_types"),
-    "worlds": ("worlds", "worlds_300", "worlds_300_plain_rate", "worlds_groups", "worlds_start", "worlds_values"),
+    "worlds": (
+        "worlds",
+        "worlds_300",
+        "worlds_300_plain_rate",
+        "worlds_groups",
+        "worlds_start",
+        "worlds_values",
+    ),
 }
 EXPERIMENT_OF = {part: experiment for experiment, parts in EXPERIMENTS.items() for part in parts}
 MANIFEST = "manifest.parquet"
 UNIT = ["scale", "seed"]  # a table's first columns; no table has others of these names
 MANIFEST_COLUMNS = [
-    *("part", "scale", "seed", "command", "seconds", "created", "commit", "modified", "registration"),
+    *(
+        "part",
+        "scale",
+        "seed",
+        "command",
+        "seconds",
+        "created",
+        "commit",
+        "modified",
+        "registration",
+    ),
     *("policy", "sha256", "policies", "versions", "platform", "device", "sizes", "provenance"),
 ]
 COMPRESSION = {"compression": "zstd", "compression_level": 9}
 
 
 def experiment_folder(part: str, folder: str | Path | None = None) -> Path:
-    """The folder of a part's experiment, there or not.  folder: of results, instead of data/results.
+    """The folder of a part's experiment, there or not.  folder: of results, instead of
+    data/results.
 
     >>> experiment_folder("worlds_300").name, experiment_folder("arena").name
     ('worlds', 'arena')
@@ -69,7 +89,8 @@ def table_paths(part: str, folder: str | Path | None = None) -> list[Path]:
 # --- reading
 
 
-_known: dict[tuple, tuple] = {}  # (function, path): a file's version, and what the function made of it
+# (function, path): a file's version, and what the function made of it
+_known: dict[tuple, tuple] = {}
 
 
 def read_once(read: Callable[[Path], Result], path: Path) -> Result | None:
@@ -92,10 +113,11 @@ def _units(path: Path) -> dict[str, pd.DataFrame]:
 def read_manifest(part: str, folder: str | Path | None = None) -> pd.DataFrame:
     """A row per unit of a part, by scale and seed, with the columns MANIFEST_COLUMNS.
 
-    command, seconds: what made the unit, and how long it took.  created, commit, modified: when, from which commit, and
-    whether the tree differed from it (None: not known).  registration: hash of the text that stood then, if any.
-    policy, sha256: name and weights of the unit's policy; policies: JSON, {name: SHA-256} of all that were loaded.
-    versions, sizes, provenance: JSON, of packages, of the scale as it was, and of the policy.
+    command, seconds: what made the unit, and how long it took.  created, commit, modified: when,
+    from which commit, and whether the tree differed from it (None: not known).  registration: hash
+    of the text that stood then, if any. policy, sha256: name and weights of the unit's policy;
+    policies: JSON, {name: SHA-256} of all that were loaded. versions, sizes, provenance: JSON, of
+    packages, of the scale as it was, and of the policy.
     """
     rows = (read_once(_units, experiment_folder(part, folder) / MANIFEST) or {}).get(part)
     return pd.DataFrame(columns=MANIFEST_COLUMNS) if rows is None else rows.reset_index(drop=True)
@@ -107,8 +129,11 @@ def measured_seeds(part: str, scale: str, folder: str | Path | None = None) -> l
     return rows.loc[rows["scale"] == scale, "seed"].tolist()
 
 
-def read_table(part: str, scale: str, table: str, folder: str | Path | None = None) -> pd.DataFrame | None:
-    """Rows of a part's table at a scale, unit by unit in order, with the last column seed; None where there are none.
+def read_table(
+    part: str, scale: str, table: str, folder: str | Path | None = None
+) -> pd.DataFrame | None:
+    """Rows of a part's table at a scale, unit by unit in order, with the last column seed; None
+    where there are none.
 
     A column that units of other scales alone have is empty.
     """
@@ -117,7 +142,9 @@ def read_table(part: str, scale: str, table: str, folder: str | Path | None = No
         return None
     seeds = pa.array(measured_seeds(part, scale, folder), pa.int64())
     rows = whole.filter(pc.and_(pc.equal(whole["scale"], scale), pc.is_in(whole["seed"], seeds)))
-    return rows.select([*whole.column_names[len(UNIT) :], "seed"]).to_pandas() if len(rows) else None
+    return (
+        rows.select([*whole.column_names[len(UNIT) :], "seed"]).to_pandas() if len(rows) else None
+    )
 
 
 # --- writing
@@ -126,16 +153,28 @@ def read_table(part: str, scale: str, table: str, folder: str | Path | None = No
 def manifest_row(part: str, scale: str, seed: int, facts: Mapping) -> dict:
     """A unit's row of the manifest.
 
-    facts: command, seconds and registration; scale, a dict of sizes; policies, {name: SHA-256}; and what
-    `files.made_with` says.
+    facts: command, seconds and registration; scale, a dict of sizes; policies, {name: SHA-256}; and
+    what `files.made_with` says.
     """
     git, policy = facts.get("git") or {}, dict(facts.get("policy") or {})
-    row = {name: facts.get(name) for name in ("command", "seconds", "created", "registration", "platform", "device")}
-    row |= {"part": part, "scale": scale, "seed": seed, "commit": git.get("commit"), "modified": git.get("modified")}
+    row = {
+        name: facts.get(name)
+        for name in ("command", "seconds", "created", "registration", "platform", "device")
+    }
+    row |= {
+        "part": part,
+        "scale": scale,
+        "seed": seed,
+        "commit": git.get("commit"),
+        "modified": git.get("modified"),
+    }
     row |= {"policy": policy.pop("name", None), "sha256": policy.pop("sha256", None)}
     for name, value in (("policies", facts.get("policies")), ("versions", facts.get("versions"))):
         row[name] = value and json.dumps(value, default=str)
-    row |= {"sizes": json.dumps(facts.get("scale") or {}), "provenance": json.dumps(policy, default=str)}
+    row |= {
+        "sizes": json.dumps(facts.get("scale") or {}),
+        "provenance": json.dumps(policy, default=str),
+    }
     return {name: row[name] for name in MANIFEST_COLUMNS}
 
 
@@ -147,9 +186,11 @@ def write_unit(
     facts: Mapping,
     folder: str | Path | None = None,
 ) -> bool:
-    """Add a unit's rows to the tables of its part, then its row to the manifest; whether it was not there yet.
+    """Add a unit's rows to the tables of its part, then its row to the manifest; whether it was not
+    there yet.
 
-    facts: see `manifest_row`.  Several processes may add units at once: each waits for the others' files.
+    facts: see `manifest_row`.  Several processes may add units at once: each waits for the others'
+    files.
 
     Raises ValueError for a table with a column of its own named scale or seed.
     """
@@ -157,7 +198,10 @@ def write_unit(
 
     for name, table in tables.items():
         if taken := set(UNIT) & set(table.columns):
-            raise ValueError(f"Table {name!r} of {part} has a column {min(taken)!r}, which names the unit; rename it.")
+            raise ValueError(
+                f"Table {name!r} of {part} has a column {min(taken)!r}, which names the unit;"
+                " rename it."
+            )
     place = experiment_folder(part, folder)
     place.mkdir(parents=True, exist_ok=True)
     with FileLock(place / ".lock"):
@@ -171,7 +215,9 @@ def write_unit(
 
 
 def _add(path: Path, rows: pd.DataFrame, **unit: str | int) -> None:
-    """Put a unit's rows into a file, in place of any that it has of the unit; all are sorted by unit."""
+    """Put a unit's rows into a file, in place of any that it has of the unit; all are sorted by
+    unit.
+    """
     own = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata()
     for place, (name, value) in enumerate(unit.items()):
         own = own.add_column(place, name, pa.array([value] * len(rows), pa.scalar(value).type))
@@ -184,7 +230,9 @@ def _add(path: Path, rows: pd.DataFrame, **unit: str | int) -> None:
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write an Arrow table as Parquet, atomically: words as numbers of a dictionary, as there are few, others plain."""
+    """Write an Arrow table as Parquet, atomically: words as numbers of a dictionary, as there are
+    few, others plain.
+    """
     from workbook.files import replacement
 
     words = [field.name for field in table.schema if not pa.types.is_primitive(field.type)]

@@ -1,4 +1,6 @@
-"""Tasks: prompts, answers and verifying rewards, from the bundled worlds to any data set; `get_task` by name."""
+"""Tasks: prompts, answers and verifying rewards, from the bundled worlds to any data set;
+`get_task` by name.
+"""
 
 from workbook.places import lazy_names
 

@@ -1,7 +1,9 @@
-"""Attack a verifier before a policy does: some thirty texts that are no answers, and which of them it pays.
+"""Attack a verifier before a policy does: some thirty texts that are no answers, and which of them
+it pays.
 
-Each text is made from a task's own rows and put bare, in a sentence, in tags and in a box; the most that it earns
-counts. True statements come last, so that a verifier which pays nothing stands out too.
+Each text is made from a task's own rows and put bare, in a sentence, in tags and in a box; the most
+that it earns counts. True statements come last, so that a verifier which pays nothing stands out
+too.
 """
 
 import pandas as pd
@@ -10,7 +12,21 @@ from workbook.tasks.task import Task, completion_text, positive_int
 from workbook.tasks.verify import read_number, same_answer
 
 FRAMES = ("{}", "The answer is {}", "so the answer is {} .", "<answer>{}</answer>", "\\boxed{{{}}}")
-CONSTANTS = ("0", "1", "yes", "no", "A", "True", "None", "nan", "inf", "[]", "{}", "1e400", "9" * 1000)
+CONSTANTS = (
+    "0",
+    "1",
+    "yes",
+    "no",
+    "A",
+    "True",
+    "None",
+    "nan",
+    "inf",
+    "[]",
+    "{}",
+    "1e400",
+    "9" * 1000,
+)
 BARE = {  # texts that are put as they are; x the answer, y another one
     "empty": "",
     "blank": " \n\t ",
@@ -48,17 +64,24 @@ OF_NUMBERS = {
 def attack_reward(task: Task, n: int = 32, seed: int = 0) -> pd.DataFrame:
     """What a task's reward pays for each generic hack, one row per hack.
 
-    Columns: hack; example (of a completion, shortened); paid, the share of n rows on which it earns as much as the best
-    true statement of that row's answer; mean_reward; false, whether to pay it is wrong; error, the sentence of a reward
-    that failed. Texts that happen to state a row's answer, and signs and powers of words, are left out.
+    Columns: hack; example (of a completion, shortened); paid, the share of n rows on which it earns
+    as much as the best true statement of that row's answer; mean_reward; false, whether to pay it
+    is wrong; error, the sentence of a reward that failed. Texts that happen to state a row's
+    answer, and signs and powers of words, are left out.
     """
-    rows = task.dataset(min(positive_int("n", n), len(getattr(task, "rows", range(n)))), seed).to_list()
+    rows = task.dataset(
+        min(positive_int("n", n), len(getattr(task, "rows", range(n)))), seed
+    ).to_list()
     answers = [str(row["answer"]) for row in rows]
     facts = []  # of each row, what a hack is made of
     for i, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-        other = next((a for a in answers[i + 1 :] + answers[:i] if not same_answer(a, answer)), "17")
+        other = next(
+            (a for a in answers[i + 1 :] + answers[:i] if not same_answer(a, answer)), "17"
+        )
         listed = ", ".join(dict.fromkeys([*answers[:19], answer, other]))
-        facts.append({"x": answer, "y": other, "all": listed, "question": completion_text(row["prompt"])})
+        facts.append(
+            {"x": answer, "y": other, "all": listed, "question": completion_text(row["prompt"])}
+        )
     always = {f"always {c[:12]}": c.replace("{", "{{").replace("}", "}}") for c in CONSTANTS}
     hacks = [(frame.format("X"), "{x}", [frame], False) for frame in FRAMES]
     hacks += [(name, form, ["{}"], True) for name, form in BARE.items()]
@@ -69,7 +92,9 @@ def attack_reward(task: Task, n: int = 32, seed: int = 0) -> pd.DataFrame:
         if false:
             texts = {i: text for i, text in texts.items() if not same_answer(text, answers[i])}
         if name in OF_NUMBERS:
-            texts = {i: text for i, text in texts.items() if read_number(answers[i]) not in (None, 0, 1)}
+            texts = {
+                i: text for i, text in texts.items() if read_number(answers[i]) not in (None, 0, 1)
+            }
         if not texts:
             continue
         earned = dict.fromkeys(texts, 0.0)
@@ -86,7 +111,9 @@ def attack_reward(task: Task, n: int = 32, seed: int = 0) -> pd.DataFrame:
         paid = sum(best > 0 and best >= full[i] - 1e-6 for i, best in earned.items()) / len(earned)
         example = repr(frames[0].format(next(iter(texts.values())))[:60])[1:-1]
         table.append((name, example, paid, sum(earned.values()) / len(earned), false, error))
-    table = pd.DataFrame(table, columns=["hack", "example", "paid", "mean_reward", "false", "error"])
+    table = pd.DataFrame(
+        table, columns=["hack", "example", "paid", "mean_reward", "false", "error"]
+    )
     return table.sort_values("false", ascending=False, kind="stable", ignore_index=True)
 
 
@@ -97,7 +124,12 @@ def describe_attack(table: pd.DataFrame) -> str:
     named = ", ".join(f"{row.hack} ({row.paid:.0%})" for row in paid.itertuples())
     findings = f"{len(paid)} of {len(false)} hacks are paid{': ' + named if named else ''}"
     if true["paid"].max() < 1:
-        findings += f"; no form of the true answer is paid on more than {true['paid'].max():.0%} of the rows"
+        findings += (
+            f"; no form of the true answer is paid on more than {true['paid'].max():.0%} of the"
+            " rows"
+        )
     if len(failed := table[table["error"] != ""]):
-        findings += f"; the reward fails on {len(failed)} of them, first on {failed['hack'].iloc[0]}"
+        findings += (
+            f"; the reward fails on {len(failed)} of them, first on {failed['hack'].iloc[0]}"
+        )
     return f"{findings}."

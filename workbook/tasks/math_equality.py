@@ -1,6 +1,8 @@
-"""Compare LaTeX expressions by math-verify: a script that answers lines of JSON, `[stated, reference]`.
+"""Compare LaTeX expressions by math-verify: a script that answers lines of JSON, `[stated,
+reference]`.
 
-`workbook.tasks.verify` starts it, decides what is handed over, and ends it when sympy takes too long.
+`workbook.tasks.verify` starts it, decides what is handed over, and ends it when sympy takes too
+long.
 """
 
 import json
@@ -16,7 +18,8 @@ LATEX = [LatexExtractionConfig()]
 def equal(completion: str, answer: str) -> bool:
     """Return whether two LaTeX expressions are equal."""
     stated, reference = (
-        parse(f"${text}$", LATEX, fallback_mode="no_fallback", parsing_timeout=None) for text in (completion, answer)
+        parse(f"${text}$", LATEX, fallback_mode="no_fallback", parsing_timeout=None)
+        for text in (completion, answer)
     )
     if len(stated) != 1 or len(reference) != 1:
         return False

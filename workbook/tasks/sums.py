@@ -1,12 +1,14 @@
-"""Sums of two two-digit numbers, said in a sentence of free words: a task that a language model can start to learn.
+"""Sums of two two-digit numbers, said in a sentence of free words: a task that a language model can
+start to learn.
 
     37 + 45 =              So the total is 82.
 
-Opening, noun and verb are *style*, of which the reward never asks; digits are *results*; all else is *template*. Where
-ones carry, the demonstrator mostly forgets the carry (72), so that the likeliest answer of such a prompt is wrong; and
-now and then one digit is any other. With `ramble`, a wrong answer is led up to: So the total is perhaps, nearly, 72.
-A token's credit is that of the demonstrator: its chance of the right answer behind the digits so far, minus before;
-with `ramble`, where earlier words tell, nobody says it.
+Opening, noun and verb are *style*, of which the reward never asks; digits are *results*; all else
+is *template*. Where ones carry, the demonstrator mostly forgets the carry (72), so that the
+likeliest answer of such a prompt is wrong; and now and then one digit is any other. With `ramble`,
+a wrong answer is led up to: So the total is perhaps, nearly, 72. A token's credit is that of the
+demonstrator: its chance of the right answer behind the digits so far, minus before; with `ramble`,
+where earlier words tell, nobody says it.
 """
 
 import itertools
@@ -27,7 +29,11 @@ FREE = (  # openings, nouns, verbs
     ("is", "makes", "equals", "gives"),
 )
 HEDGES = ("perhaps", "maybe", "roughly", "nearly", "probably", "possibly", "almost", "likely")
-CLASSES = {"eos": {*EOS}, "style": {*itertools.chain(*FREE), *HEDGES}, "template": {"the", "", ".", ","}}
+CLASSES = {
+    "eos": {*EOS},
+    "style": {*itertools.chain(*FREE), *HEDGES},
+    "template": {"the", "", ".", ","},
+}
 NUMBER = re.compile("[-.,0-9]+")
 
 
@@ -35,8 +41,9 @@ NUMBER = re.compile("[-.,0-9]+")
 class Sums(Task):
     """The task "sums": 3,240 prompts whose sum is below 100; seeds that differ modulo 8 share none.
 
-    error_rate: chance that one digit is another one.  forgotten: that the demonstrator leaves a carry out.  ramble: the
-    most words by which it hedges a wrong answer, half of them at least; 0: none.
+    error_rate: chance that one digit is another one.  forgotten: that the demonstrator leaves a
+    carry out.  ramble: the most words by which it hedges a wrong answer, half of them at least; 0:
+    none.
     """
 
     error_rate: float = 0.4
@@ -68,7 +75,9 @@ class Sums(Task):
 
     def stated(self, completion: str) -> str | None:
         """Return the one number that a completion holds; None where it holds none or several."""
-        numbers = [number for found in NUMBER.findall(completion) if (number := found.rstrip("-.,"))]
+        numbers = [
+            number for found in NUMBER.findall(completion) if (number := found.rstrip("-.,"))
+        ]
         return numbers[0] if len(numbers) == 1 else None
 
     def answers(self, prompt: str) -> dict[str, float]:
@@ -79,7 +88,9 @@ class Sums(Task):
         (0.3, 0.7)
         """
         tens, ones = right = self.solve(prompt)
-        other = [t + ones for t in "123456789" if t != tens] + [tens + o for o in "0123456789" if o != ones]
+        other = [t + ones for t in "123456789" if t != tens] + [
+            tens + o for o in "0123456789" if o != ones
+        ]
         shares, kept = dict.fromkeys(other, self.error_rate / len(other)), 1 - self.error_rate
         if int(prompt[1]) + int(prompt[6]) > 9:
             shares[str(int(right) - 10)] += kept * self.forgotten
@@ -102,24 +113,32 @@ class Sums(Task):
         """Return so many choices of the free words, all different."""
         return rng.sample([*itertools.product(*FREE)], n)
 
-    def render(self, prompt: str, style: tuple[str, ...] = ("So", "total", "is"), said: str = "") -> str:
+    def render(
+        self, prompt: str, style: tuple[str, ...] = ("So", "total", "is"), said: str = ""
+    ) -> str:
         """Return the completion in given words that says the right sum, or what else is said."""
         return " {} the {} {} {}.".format(*style, said or self.solve(prompt))
 
     def annotate(self, prompt: str, answer: str, tokens: list[str]) -> Annotation:
-        """Return (category, credit under the demonstrator) per token; "other" is a word that it never writes.
+        """Return (category, credit under the demonstrator) per token; "other" is a word that it
+        never writes.
 
-        A digit too many is charged all the value there was. Tokens are single digits, as SmolLM2's are.
+        A digit too many is charged all the value there was. Tokens are single digits, as SmolLM2's
+        are.
         """
         shares, digits, rows = self.answers(prompt), "", []
         before = shares[answer]
         for word in (token.strip(" Ġ▁") for token in tokens):
             if word.isascii() and word.isdigit():
                 digits += word
-                reached = sum(share for number, share in shares.items() if number.startswith(digits))
+                reached = sum(
+                    share for number, share in shares.items() if number.startswith(digits)
+                )
                 after = shares[answer] / reached if answer.startswith(digits) else 0.0
                 rows.append(("result", after - before))
                 before = after
             else:
-                rows.append((next((name for name, words in CLASSES.items() if word in words), "other"), 0.0))
+                rows.append(
+                    (next((name for name, words in CLASSES.items() if word in words), "other"), 0.0)
+                )
         return [(category, None) for category, _ in rows] if self.ramble else rows

@@ -1,4 +1,6 @@
-"""Tasks: prompts with answers, a reward that verifies, where known each token's credit; what a reader wrote, loaded."""
+"""Tasks: prompts with answers, a reward that verifies, where known each token's credit; what a
+reader wrote, loaded.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def short(value: Any, most: int = 60) -> str:
 
 
 def positive_int(field: str, value: Any, least: int = 1, most: int | None = None) -> int:
-    """Return value if it is an integer in [least, most], else raise a ValueError that names the field."""
+    """Return value if it is an integer in [least, most], else raise a ValueError that names the
+    field.
+    """
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     if not is_integer or value < least or (most is not None and value > most):
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
@@ -39,7 +43,8 @@ def positive_int(field: str, value: Any, least: int = 1, most: int | None = None
 
 
 def completion_text(completion: object) -> str:
-    """Return the text of one completion: a string as it is, of chat messages the last one's content, of all else "".
+    """Return the text of one completion: a string as it is, of chat messages the last one's
+    content, of all else "".
 
     >>> completion_text([{"role": "assistant", "content": "so the answer is 2"}])
     'so the answer is 2'
@@ -52,41 +57,62 @@ def completion_text(completion: object) -> str:
 
 
 def graded_rows(completions: list, answer: list, columns: dict) -> Iterator[tuple[str, Any, dict]]:
-    """Yield each completion's text with its answer and its row of those columns that have one value for each."""
-    per_row = {key: value for key, value in columns.items() if isinstance(value, list) and len(value) == len(answer)}
+    """Yield each completion's text with its answer and its row of those columns that have one value
+    for each.
+    """
+    per_row = {
+        key: value
+        for key, value in columns.items()
+        if isinstance(value, list) and len(value) == len(answer)
+    }
     for i, (completion, truth) in enumerate(zip(completions, answer, strict=True)):
         yield completion_text(completion), truth, {key: value[i] for key, value in per_row.items()}
 
 
 def load_function(named: str, kind: str) -> tuple[Callable, Path]:
-    """Import "<file>.py:<function>" with its folder importable, for helpers beside it, and return function and file.
+    """Import "<file>.py:<function>" with its folder importable, for helpers beside it, and return
+    function and file.
 
-    Raises ValueError, in one sentence with the line of the file, if it can't be imported or has no such function.
+    Raises ValueError, in one sentence with the line of the file, if it can't be imported or has no
+    such function.
     """
     file, _, name = named.rpartition(":") if isinstance(named, str) else ("", "", "")
     if not file.endswith(".py") or not name.isidentifier():
-        raise ValueError(f"{kind} is {short(named, 200)}, but must be '<file>.py:<function>', or a function.")
+        raise ValueError(
+            f"{kind} is {short(named, 200)}, but must be '<file>.py:<function>', or a function."
+        )
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise ValueError(
-            f"the {kind} file {short(file, 200)} is no Python file; give the path of an existing .py file."
+            f"the {kind} file {short(file, 200)} is no Python file; give the path of an existing"
+            " .py file."
         )
     spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # data classes look themselves up there
+    # data classes look themselves up there
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
-    # bytecode left beside a file would, after an edit within the same second, pass for that of the new text
+    # bytecode left beside a file would, after an edit within the same second, pass for that of the
+    # new text
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise ValueError(f"the {kind} file {path.name} can't be imported: {error_line(error, path)}.") from None
+        raise ValueError(
+            f"the {kind} file {path.name} can't be imported: {error_line(error, path)}."
+        ) from None
     finally:
         sys.dont_write_bytecode = kept
         sys.path.remove(str(path.parent))
     function = getattr(module, name, None)
     if not callable(function):
-        own = [key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")]
-        raise ValueError(f"{path.name} has no function {name!r}; it has {', '.join(own[:20]) or 'none'}.")
+        own = [
+            key
+            for key, value in vars(module).items()
+            if inspect.isfunction(value) and not key.startswith("_")
+        ]
+        raise ValueError(
+            f"{path.name} has no function {name!r}; it has {', '.join(own[:20]) or 'none'}."
+        )
     return function, path
 
 
@@ -98,7 +124,9 @@ def error_line(error: BaseException, path: Path | None = None) -> str:
     """
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}".rstrip(": ")
     lines = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if path and frame.filename == str(path)
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if path and frame.filename == str(path)
     ]
     if isinstance(error, SyntaxError) and error.lineno:
         return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
@@ -107,59 +135,79 @@ def error_line(error: BaseException, path: Path | None = None) -> str:
 
 Annotation = list[tuple[str, float]]
 
-HELD_OUT_SEED = 1_000_003  # added to a seed for held-out prompts: they come from another stream than training prompts
+# added to a seed for held-out prompts: they come from another stream than training prompts
+HELD_OUT_SEED = 1_000_003
 MAX_REDRAWS = 64  # of a stream, per held-out row, in search of prompts that are not trained on
 
 
 class Task(ABC):
     """Prompts, answers and a verifier; `reward` is handed to TRL as it is.
 
-    A subclass gives `name`, `dataset` and `score`; `annotate` only where the true credit of tokens is known.
+    A subclass gives `name`, `dataset` and `score`; `annotate` only where the true credit of tokens
+    is known.
     """
 
     name: str
 
     @abstractmethod
     def dataset(self, n: int, seed: int = 0) -> Dataset:
-        """Return n rows with the columns prompt (text or chat messages) and answer, the same rows for the same seed."""
+        """Return n rows with the columns prompt (text or chat messages) and answer, the same rows
+        for the same seed.
+        """
 
     @property
     def sources(self) -> dict[str, str]:
-        """SHA-256 of each file or function of the reader's own that the task is made of, by a short name."""
+        """SHA-256 of each file or function of the reader's own that the task is made of, by a short
+        name.
+        """
         return {}
 
     def split(self, train: int, held_out: int, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Return train rows and held_out rows (0 or more), of which no prompt is among the training prompts.
+        """Return train rows and held_out rows (0 or more), of which no prompt is among the training
+        prompts.
 
-        Training rows are `dataset(train, seed)`, held-out rows those of seed + HELD_OUT_SEED; where these repeat a
-        training prompt, further rows of that stream stand in, all different. Raises ValueError if there are too few.
+        Training rows are `dataset(train, seed)`, held-out rows those of seed + HELD_OUT_SEED; where
+        these repeat a training prompt, further rows of that stream stand in, all different. Raises
+        ValueError if there are too few.
         """
         rows = self.dataset(train, seed)
         if positive_int("held_out", held_out, 0) == 0:
             return rows, rows.select([])
         trained, seed, drawn = set(map(prompt_key, rows["prompt"])), seed + HELD_OUT_SEED, held_out
-        kept = [row for row in self.dataset(drawn, seed) if prompt_key(row["prompt"]) not in trained]
+        kept = [
+            row for row in self.dataset(drawn, seed) if prompt_key(row["prompt"]) not in trained
+        ]
         while len(kept) < held_out and drawn < held_out * MAX_REDRAWS:
             drawn *= 2
             seen = trained | {prompt_key(row["prompt"]) for row in kept}
-            fresh = {key: row for row in self.dataset(drawn, seed) if (key := prompt_key(row["prompt"])) not in seen}
+            fresh = {
+                key: row
+                for row in self.dataset(drawn, seed)
+                if (key := prompt_key(row["prompt"])) not in seen
+            }
             kept += fresh.values()
         if len(kept) < held_out:
             raise ValueError(
-                f"{self.name} has too few prompts to hold out {held_out}: of {drawn} drawn, {len(kept)} are not among "
-                f"the {len(trained)} that are trained on; take fewer of either, or options that give more prompts."
+                f"{self.name} has too few prompts to hold out {held_out}: of {drawn} drawn,"
+                f" {len(kept)} are not among the {len(trained)} that are trained on; take fewer of"
+                " either, or options that give more prompts."
             )
         return rows, rows.from_list(kept[:held_out], features=rows.features)
 
     @abstractmethod
     def score(self, completion: str, answer: str, **row: Any) -> float:
-        """Return the score of one completion text; `reward` clamps it to [0, 1], and what is no finite number is 0."""
+        """Return the score of one completion text; `reward` clamps it to [0, 1], and what is no
+        finite number is 0.
+        """
 
-    def reward(self, prompts: list, completions: list, answer: list[str], **columns: Any) -> list[float]:
+    def reward(
+        self, prompts: list, completions: list, answer: list[str], **columns: Any
+    ) -> list[float]:
         """Return one reward in [0, 1] per completion, as a TRL reward function.
 
-        prompts and completions: B texts, or B lists of chat messages; answer: B texts. Further columns of the data set
-        reach `score` row by row, TRL's own arguments do not matter. Nothing a model writes raises an exception here.
+        prompts and completions: B texts, or B lists of chat messages; answer: B texts. Further
+        columns of the data set reach `score` row by row, TRL's own arguments do not matter. Nothing
+        a model writes raises an exception here.
         """
         rewards = []
         for text, truth, row in graded_rows(completions, answer, columns):
@@ -171,23 +219,31 @@ class Task(ABC):
         return rewards
 
     def stated(self, completion: str) -> str | None:
-        """Return the answer that the verifier reads in a completion, in one way of writing; None where it finds none.
+        """Return the answer that the verifier reads in a completion, in one way of writing; None
+        where it finds none.
 
         Raises ValueError for a task whose verifier does not tell.
         """
-        raise ValueError(f"{self.name} has a verifier that does not tell which answer a completion states.")
+        raise ValueError(
+            f"{self.name} has a verifier that does not tell which answer a completion states."
+        )
 
     def annotate(self, prompt: Any, answer: str, tokens: list[str]) -> Annotation | None:
-        """Return (category, true credit) per completion token, None where the task does not know them."""
+        """Return (category, true credit) per completion token, None where the task does not know
+        them.
+        """
         return None
 
     def calibrated(self, completions: Iterable[str]) -> Task:
-        """Return the task whose `annotate` knows the credit under the policy that wrote these completions."""
+        """Return the task whose `annotate` knows the credit under the policy that wrote these
+        completions.
+        """
         return self
 
 
 class RowsTask(Task):
-    """A task of `rows` that are all there, drawn without replacement; a subclass says how they are posed.
+    """A task of `rows` that are all there, drawn without replacement; a subclass says how they are
+    posed.
 
     source: what a refusal calls the rows.  prompt_column: of the rows.
     """
@@ -205,16 +261,25 @@ class RowsTask(Task):
         return self.split(positive_int("n", n), 0, seed)[0]
 
     def split(self, train: int, held_out: int, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Return rows to train on and rows held out, which share no prompt; ValueError if there are too few rows.
+        """Return rows to train on and rows held out, which share no prompt; ValueError if there are
+        too few rows.
 
-        Of the rows in the order in which they are drawn, the first are to train and the last are held out.
+        Of the rows in the order in which they are drawn, the first are to train and the last are
+        held out.
         """
         trained, held, keys = self._places(positive_int("held_out", held_out, 0), seed)
         if len(trained) < positive_int("train", train) or len(held) < held_out:
             different = len(set(keys))
             repeated = f", with {different} different prompts" if different < len(keys) else ""
-            both = f"{train} prompts to train and {held_out} held out" if held_out else f"{train} prompts"
-            raise ValueError(f"{both} are asked for, but {self.source} has {len(keys)} rows{repeated}; ask for fewer.")
+            both = (
+                f"{train} prompts to train and {held_out} held out"
+                if held_out
+                else f"{train} prompts"
+            )
+            raise ValueError(
+                f"{both} are asked for, but {self.source} has {len(keys)} rows{repeated}; ask for"
+                " fewer."
+            )
         rows = self.rows.shuffle(seed=seed)
         return self.posed(rows.select(trained[:train])), self.posed(rows.select(held))
 
@@ -223,8 +288,15 @@ class RowsTask(Task):
         return len(self._places(held_out, seed)[0])
 
     def _places(self, held_out: int, seed: int) -> tuple[list[int], list[int], list[str]]:
-        """Places of rows to train on and to hold out, in the order in which rows are drawn; the `prompt_key` of all."""
-        keys = list(map(prompt_key, self.rows.shuffle(seed=positive_int("seed", seed, 0))[self.prompt_column]))
+        """Places of rows to train on and to hold out, in the order in which rows are drawn; the
+        `prompt_key` of all.
+        """
+        keys = list(
+            map(
+                prompt_key,
+                self.rows.shuffle(seed=positive_int("seed", seed, 0))[self.prompt_column],
+            )
+        )
         last = {key: place for place, key in enumerate(keys)}
         held = sorted(range(len(keys)), key=lambda place: (-last[keys[place]], -place))[:held_out]
         taken = {keys[place] for place in held}
@@ -232,12 +304,15 @@ class RowsTask(Task):
 
 
 def prompt_key(prompt: Any) -> str:
-    """Return what two prompts have in common if they ask the same: their text, however it is spaced and composed.
+    """Return what two prompts have in common if they ask the same: their text, however it is spaced
+    and composed.
 
     >>> prompt_key("caf\\u00e9  =") == prompt_key("cafe\\u0301 =\\n")
     True
     """
-    text = prompt if isinstance(prompt, str) else json.dumps(prompt, default=str, ensure_ascii=False)
+    text = (
+        prompt if isinstance(prompt, str) else json.dumps(prompt, default=str, ensure_ascii=False)
+    )
     return " ".join(normalize("NFC", text).split())
 
 
@@ -246,18 +321,27 @@ def as_prompt(text: str, chat: bool) -> str | list[dict[str, str]]:
     return [{"role": "user", "content": text}] if chat else text
 
 
-# How a task's name begins, and what makes it: imported when it is asked for, as reasoning-gym takes seconds
-MAKERS = {"chain": "chain.Chain", "walk": "walk.Walk", "gym:": "gym.Gym", "hub:": "hub.Hub", "own:": "own.own_task"}
+# How a task's name begins, and what makes it: imported when it is asked for, as reasoning-gym takes
+# seconds
+MAKERS = {
+    "chain": "chain.Chain",
+    "walk": "walk.Walk",
+    "gym:": "gym.Gym",
+    "hub:": "hub.Hub",
+    "own:": "own.own_task",
+}
 MAKERS |= {"world:": "worlds.world_task", "sums": "sums.Sums"}
 
 
 def get_task(name: str, /, **options: Any) -> Task:
-    """Return the task of a name: "chain", "walk", "sums", "world:<name>" of data/worlds, "gym:<dataset>" of
-    reasoning-gym, "hub:<dataset>" by hub id or local folder, "own:<data file>" by the path of a CSV or JSON-lines file.
+    """Return the task of a name: "chain", "walk", "sums", "world:<name>" of data/worlds,
+    "gym:<dataset>" of reasoning-gym, "hub:<dataset>" by hub id or local folder, "own:<data file>"
+    by the path of a CSV or JSON-lines file.
 
-    options: for chain, walk and sums the fields of `Chain`, `Walk` and `Sums`; for gym those of that data set's config,
-    and chat; for hub prompt_column, answer_column, split, subset and chat; for own reward and chat; for world none.
-    Raises ValueError in one sentence on any other name or option.
+    options: for chain, walk and sums the fields of `Chain`, `Walk` and `Sums`; for gym those of
+    that data set's config, and chat; for hub prompt_column, answer_column, split, subset and chat;
+    for own reward and chat; for world none. Raises ValueError in one sentence on any other name or
+    option.
 
     >>> get_task("chain", operands=3).dataset(1, seed=0).column_names
     ['prompt', 'answer']
@@ -265,7 +349,9 @@ def get_task(name: str, /, **options: Any) -> Task:
     family, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
     if family + colon not in MAKERS or bool(colon) != bool(rest):
         names = ", ".join(repr(kind + "<name>" * kind.endswith(":")) for kind in MAKERS)
-        raise ValueError(f"task is {short(name, 200)}, but must be one of {names}; own and hub take a path, too.")
+        raise ValueError(
+            f"task is {short(name, 200)}, but must be one of {names}; own and hub take a path, too."
+        )
     module, _, maker_name = MAKERS[family + colon].partition(".")
     with naming_extras():
         maker = getattr(importlib.import_module(f"workbook.tasks.{module}"), maker_name)

@@ -1,8 +1,9 @@
 """Words: those and the grammar of the chain task, and those that deny, doubt or scale an answer.
 
-In a chain task of k alphabets each prompt belongs to one of them by a hash. Alphabet 0 has the plain words, alphabet 3
-words of its own ("7'3", ";'3"), in prompts and completions alike. So prompts of two alphabets share no token but the
-end of sequence: what couples them is the network between the embedding and the output layer, never a row of either.
+In a chain task of k alphabets each prompt belongs to one of them by a hash. Alphabet 0 has the
+plain words, alphabet 3 words of its own ("7'3", ";'3"), in prompts and completions alike. So
+prompts of two alphabets share no token but the end of sequence: what couples them is the network
+between the embedding and the output layer, never a row of either.
 """
 
 import hashlib
@@ -14,16 +15,20 @@ OPENINGS = ("start", "begin", "open", "go")
 LINKS = ("then", "now", "next", "and")
 CLOSINGS = ("so", "thus", "hence", "therefore")
 TEMPLATE = ("with", ";", "is", "the", "answer", "=")
-FORCED = ("here", "on", "this", "round", "clock", "by", "hand", "we", "work", "out")  # more of it, in that order
+# more of it, in that order
+FORCED = ("here", "on", "this", "round", "clock", "by", "hand", "we", "work", "out")
 RAMBLE = ("well", "hm", "er", "um")  # after a result, any number of them
 OPERATORS = ("+", "-")
 EOS = ("<eos>", "</s>", "<|im_end|>", "<|endoftext|>")
-EQUIVALENTS = {"with": "at", ";": ",", "the": "my"}  # template words that neither a step nor the verifier needs
+# template words that neither a step nor the verifier needs
+EQUIVALENTS = {"with": "at", ";": ",", "the": "my"}
 MARK = "'"
 
 
 def alphabet_of(prompt: str, alphabets: int) -> int:
-    """The alphabet of a plain prompt: a hash modulo the number of alphabets, unrelated to its seed class."""
+    """The alphabet of a plain prompt: a hash modulo the number of alphabets, unrelated to its seed
+    class.
+    """
     digest = hashlib.blake2b(prompt.encode(), digest_size=4, person=b"alphabet").digest()
     return int.from_bytes(digest, "big") % alphabets
 
@@ -45,7 +50,8 @@ def plain(text: str) -> str:
 
 
 def read(word: str, alphabet: int) -> str:
-    """Read a word of an alphabet in plain; the words of another one stay as they are, and so do end tokens.
+    """Read a word of an alphabet in plain; the words of another one stay as they are, and so do end
+    tokens.
 
     >>> read("7'4", 4), read("7'4", 5), read("7", 4), read("<eos>", 4)
     ('7', "7'4", "7'", '<eos>')
@@ -63,7 +69,9 @@ def canonical(word: str) -> str:
 
 
 class Slot(NamedTuple):
-    """One place of a well-formed completion: its category, the words it admits, and which number it holds."""
+    """One place of a well-formed completion: its category, the words it admits, and which number it
+    holds.
+    """
 
     category: str
     words: Collection[str]
@@ -80,24 +88,39 @@ def slots_of(
     forced: Collection[str] = (),
     ramble: Collection[str] = (),
 ) -> list[Slot]:
-    """Return the slots of a well-formed completion of so many steps, EOS included: 7 per step and 10 more.
+    """Return the slots of a well-formed completion of so many steps, EOS included: 7 per step and
+    10 more.
 
-    loose: whether template words with an equivalent admit that, too.  links: how a step begins.  forced: template words
-    after those.  ramble: words that may follow a result.
+    loose: whether template words with an equivalent admit that, too.  links: how a step
+    begins.  forced: template words after those.  ramble: words that may follow a result.
     """
-    with_, semicolon, the = ((word, EQUIVALENTS[word]) if loose else (word,) for word in ("with", ";", "the"))
+    with_, semicolon, the = (
+        (word, EQUIVALENTS[word]) if loose else (word,) for word in ("with", ";", "the")
+    )
     slots = [Slot("style", OPENINGS), Slot("template", with_), Slot("copy", residues, "start")]
     for step in range(steps):
         slots.append(Slot("template", semicolon, before=ramble if step else ()))
-        slots += [*links, *(Slot("template", (word,)) for word in forced), Slot("copy", residues, "a", step)]
-        slots += [Slot("copy", OPERATORS, "op", step), Slot("copy", residues, "b", step), Slot("template", ("is",))]
+        slots += [
+            *links,
+            *(Slot("template", (word,)) for word in forced),
+            Slot("copy", residues, "a", step),
+        ]
+        slots += [
+            Slot("copy", OPERATORS, "op", step),
+            Slot("copy", residues, "b", step),
+            Slot("template", ("is",)),
+        ]
         slots.append(Slot("result", residues, "result", step))
-    slots += [Slot("template", semicolon, before=ramble if steps > 0 else ()), Slot("style", CLOSINGS)]
+    slots += [
+        Slot("template", semicolon, before=ramble if steps > 0 else ()),
+        Slot("style", CLOSINGS),
+    ]
     slots += [Slot("template", words) for words in (the, ("answer",), ("is",))]
     return [*slots, Slot("copy", residues, "final", steps - 1), Slot("eos", EOS)]
 
 
-# -- denials, hedges and scales, and the verifier of the chain task, which knows them ----------------------------------
+# -- denials, hedges and scales, and the verifier of the chain task, which knows them
+# ----------------------------------
 
 WINDOW = 2000  # characters: an answer is looked for in this much of the end of a completion
 
@@ -107,28 +130,23 @@ def vocabulary(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-DENIALS = vocabulary(
-    """
+DENIALS = vocabulary("""
     not no nor never neither none nobody nothing nowhere cannot cant isnt aint wasnt dont doesnt didnt wont hardly
     scarcely false wrong wrongly incorrect incorrectly untrue unlikely impossible invalid deny denies denied doubt
     doubts doubtful doubted refute refuted reject rejected lie lies fake bogus mistake mistaken mistakenly error
     erroneous without except excluding other opposite contrary anything unlike nope nah negation far fails failed
     kidding joke joking pretend disagree rule ruled lacks misses errs overestimates underestimates contradicts violates
     disagrees differs overshoots undershoots sans seldom rarely barely
-    """
-)
-HEDGES = vocabulary(
-    """
+    """)
+HEDGES = vocabulary("""
     or either maybe perhaps possibly possible probably presumably might may could if unless whether alternatively
     versus vs guess guesses guessing suppose supposing assume assuming imagine say says said claim claims claimed
     someone somebody alleged allegedly supposedly unsure uncertain unclear unknown depends between among unlikely
     hypothetically theoretically ironically sarcastically somewhere roughly approximately approx around nearly almost
     circa about rather
-    """
-)
+    """)
 REFUTATIONS = vocabulary("wrong incorrect false mistaken untrue instead bogus fake")
-SCALES = vocabulary(
-    """
+SCALES = vocabulary("""
     hundred hundreds thousand thousands million millions billion billions trillion trillions dozen dozens score scores
     lakh lakhs crore crores gross half halves third thirds fourth fourths fifth fifths sixth sixths seventh sevenths
     eighth eighths ninth ninths tenth tenths twentieth twentieths hundredth hundredths thousandth thousandths millionth
@@ -138,19 +156,22 @@ SCALES = vocabulary(
     previous next first second last former latter is was has does goes less unless yes this thus its us as multiples
     factors divisors digits decimals exponents bits radians pairs couples trios couple pair am pm zeros zeroes ones
     twos threes fours fives sixes sevens eights nines elevens missing short off away
-    """
-)
-CHANGING = DENIALS | HEDGES | REFUTATIONS | SCALES - {"is", "thus", "next", "this"}  # just after a chain's answer
+    """)
+# just after a chain's answer
+CHANGING = DENIALS | HEDGES | REFUTATIONS | SCALES - {"is", "thus", "next", "this"}
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text, folded but for the month of May; a contracted "n't" is the word "not"."""
+    """Return the words of a text, folded but for the month of May; a contracted "n't" is the word
+    "not".
+    """
     text = re.sub(r"n't\b", " not", text.replace("&nbsp;", " "))
     return [word if word == "May" else word.casefold() for word in re.findall(r"[^\W\d_]+", text)]
 
 
 def clock_answer(text: str) -> int | None:
-    """Return the number after the last `answer is` of a chain, None where that is not a plain ASCII number, alone.
+    """Return the number after the last `answer is` of a chain, None where that is not a plain ASCII
+    number, alone.
 
     >>> clock_answer("now 9 + 3 is 2 ; so the answer is 2"), clock_answer("the answer is 2 ; so the answer is maybe")
     (2, None)
@@ -164,5 +185,9 @@ def clock_answer(text: str) -> int | None:
             )
             changed = before & (DENIALS | HEDGES) or after & CHANGING
             word = words[i + 1]
-            return int(word) if word.isascii() and word.isdigit() and len(word) <= 9 and not changed else None
+            return (
+                int(word)
+                if word.isascii() and word.isdigit() and len(word) <= 9 and not changed
+                else None
+            )
     return None

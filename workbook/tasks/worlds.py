@@ -1,4 +1,5 @@
-"""Worlds by name: tasks whose exact values are known, at levels of their dials that data/worlds/worlds.yaml states.
+"""Worlds by name: tasks whose exact values are known, at levels of their dials that
+data/worlds/worlds.yaml states.
 
 get_task("world:third")                       the task of a world, whose options are fixed
 worlds()["third"].options                     its dials
@@ -21,10 +22,11 @@ WORLD = "world:"  # how names of worlds, and of their policies, begin
 class World:
     """A task at levels of its dials, and whose policies are measured in it.
 
-    task, options: as `get_task` takes them. policies: the world whose they are (worlds that differ in the reward alone
-    share them), or "family". sft_steps: on the task's own demonstrations, after right ones were learned. width: of the
-    policies. least_value, least_greedy: expected reward, sampled and greedy, below which a policy has learned too
-    little to be a unit. held_out: whether what comes there is predicted before any arm is trained.
+    task, options: as `get_task` takes them. policies: the world whose they are (worlds that differ
+    in the reward alone share them), or "family". sft_steps: on the task's own demonstrations, after
+    right ones were learned. width: of the policies. least_value, least_greedy: expected reward,
+    sampled and greedy, below which a policy has learned too little to be a unit. held_out: whether
+    what comes there is predicted before any arm is trained.
     """
 
     name: str
@@ -61,9 +63,12 @@ def world_of(name: str) -> World:
 
 
 def world_task(name: str, **options: Any) -> Task:
-    """Return the task of a world, for `get_task`: its options are fixed, so any given one is refused."""
+    """Return the task of a world, for `get_task`: its options are fixed, so any given one is
+    refused.
+    """
     if options:
         raise ValueError(
-            f"world:{name} has fixed levels, so it takes no {', '.join(options)}: ask for its task, e.g. chain."
+            f"world:{name} has fixed levels, so it takes no {', '.join(options)}: ask for its task,"
+            " e.g. chain."
         )
     return world_of(name).made()

@@ -1,7 +1,9 @@
-"""The order in which a generation batch is cut into optimizer mini-batches, and what each strategy guarantees.
+"""The order in which a generation batch is cut into optimizer mini-batches, and what each strategy
+guarantees.
 
-The paper names query-preserved and reward-balanced mini-batches (arXiv 2605.08666, figure 8; H12, H13 in the claims);
-sign_partitioned is their opposite, the intervention that should hurt most if cancellation inside a mini-batch matters.
+The paper names query-preserved and reward-balanced mini-batches (arXiv 2605.08666, figure 8; H12,
+H13 in the claims); sign_partitioned is their opposite, the intervention that should hurt most if
+cancellation inside a mini-batch matters.
 """
 
 import math
@@ -15,7 +17,8 @@ from torch import Tensor
 from .advantages import group_extreme, group_index
 from .choices import STRATEGIES, check_choice
 
-EXACT_LIMIT = 20_000  # ways to share out the groups up to which all are looked at: 12 groups always are
+# ways to share out the groups up to which all are looked at: 12 groups always are
+EXACT_LIMIT = 20_000
 RESTARTS = 32  # random starts of the swap descent beyond that
 
 
@@ -30,21 +33,26 @@ def minibatch_order(
 
     - shuffled: torch.randperm, as TRL does
     - query_preserved: no group straddles mini-batches, and each lies contiguous in the order
-    - reward_balanced: the counts of positives (advantage > 0) differ by at most one between mini-batches; those of
+    - reward_balanced: the counts of positives (advantage > 0) differ by at most one between
+    mini-batches; those of
       negatives and of neutrals too
-    - query_preserved_reward_balanced: whole groups, shared out so that the range (max - min over mini-batches) of the
-      positives' count plus that of the negatives' is least. Exact for up to 12 groups, and for more where the range
-      that divisibility alone demands is reached; else the best of 32 random starts, each improved by swapping pairs of
-      groups while that lowers the sum of squared counts
-    - sign_partitioned: at most one mini-batch holds positives and negatives, none where neutrals can keep them apart
+    - query_preserved_reward_balanced: whole groups, shared out so that the range (max - min over
+    mini-batches) of the
+      positives' count plus that of the negatives' is least. Exact for up to 12 groups, and for more
+      where the range that divisibility alone demands is reached; else the best of 32 random starts,
+      each improved by swapping pairs of groups while that lowers the sum of squared counts
+    - sign_partitioned: at most one mini-batch holds positives and negatives, none where neutrals
+    can keep them apart
 
-    All that the guarantee leaves free is random: which rollouts, and the order of groups and of mini-batches.
+    All that the guarantee leaves free is random: which rollouts, and the order of groups and of
+    mini-batches.
 
-    Shapes: group_ids (B,) any labels, advantages (B,); result (B,), long, on the CPU. The same state of `generator` (a
-    CPU one) gives the same order; None takes torch's global CPU generator.
+    Shapes: group_ids (B,) any labels, advantages (B,); result (B,), long, on the CPU. The same
+    state of `generator` (a CPU one) gives the same order; None takes torch's global CPU generator.
 
-    Raises ValueError for an unknown strategy, shapes that disagree, NaN advantages, B that num_minibatches does not
-    divide, and (query_preserved ones) groups of unequal size or that do not fill a mini-batch whole.
+    Raises ValueError for an unknown strategy, shapes that disagree, NaN advantages, B that
+    num_minibatches does not divide, and (query_preserved ones) groups of unequal size or that do
+    not fill a mini-batch whole.
 
     >>> order = minibatch_order("sign_partitioned", torch.tensor([0, 0, 1, 1]), torch.tensor([1.0, -1.0, 1.0, -1.0]), 2)
     >>> sorted(sorted(part.tolist()) for part in order.chunk(2))
@@ -54,10 +62,14 @@ def minibatch_order(
     group_ids, signs = group_ids.detach().cpu(), _signs(advantages)
     rollouts = len(signs)
     if group_ids.shape != (rollouts,):
-        raise ValueError(f"group_ids has shape {tuple(group_ids.shape)}; it must be ({rollouts},) like advantages.")
+        raise ValueError(
+            f"group_ids has shape {tuple(group_ids.shape)}; it must be ({rollouts},) like"
+            " advantages."
+        )
     if num_minibatches < 1 or rollouts % num_minibatches:
         raise ValueError(
-            f"num_minibatches is {num_minibatches}; it must be at least 1 and divide the {rollouts} rollouts."
+            f"num_minibatches is {num_minibatches}; it must be at least 1 and divide the {rollouts}"
+            " rollouts."
         )
     order = torch.randperm(rollouts, generator=generator)
     if strategy == "shuffled" or rollouts == 0:
@@ -67,8 +79,10 @@ def minibatch_order(
         if strategy == "query_preserved_reward_balanced":
             order = order[_balanced_groups(signs[order], num_minibatches, generator)]
         return order.flatten()
-    by_sign = order[signs[order].argsort(descending=True, stable=True)]  # positives, neutrals, negatives
-    if strategy == "reward_balanced":  # like cards, one by one: each sign's run then covers the parts evenly
+    # positives, neutrals, negatives
+    by_sign = order[signs[order].argsort(descending=True, stable=True)]
+    # like cards, one by one: each sign's run then covers the parts evenly
+    if strategy == "reward_balanced":
         parts = by_sign.reshape(-1, num_minibatches).T
     else:
         parts = by_sign.reshape(num_minibatches, -1)
@@ -78,9 +92,14 @@ def minibatch_order(
 def _signs(advantages: Tensor) -> Tensor:
     """+1, 0 or -1 per rollout, long, on the CPU."""
     if advantages.ndim != 1:
-        raise ValueError(f"advantages has shape {tuple(advantages.shape)}; it must be (B,), one number per rollout.")
+        raise ValueError(
+            f"advantages has shape {tuple(advantages.shape)}; it must be (B,), one number per"
+            " rollout."
+        )
     if advantages.isnan().any():
-        raise ValueError("advantages holds NaN; the sign of a number says positive, negative or neutral.")
+        raise ValueError(
+            "advantages holds NaN; the sign of a number says positive, negative or neutral."
+        )
     return advantages.detach().cpu().sign().long()
 
 
@@ -90,7 +109,9 @@ def _shuffled_parts(parts: Tensor, generator: torch.Generator | None) -> Tensor:
     return parts.gather(1, torch.rand(parts.shape, generator=generator).argsort(1))
 
 
-def _group_rows(order: Tensor, group_ids: Tensor, parts: int, generator: torch.Generator | None) -> Tensor:
+def _group_rows(
+    order: Tensor, group_ids: Tensor, parts: int, generator: torch.Generator | None
+) -> Tensor:
     """The groups as rows (groups, G) in random order, each row a random order of its group."""
     _, index, sizes = torch.unique(group_ids, return_inverse=True, return_counts=True)
     if sizes.min() != sizes.max():
@@ -109,10 +130,14 @@ def _group_rows(order: Tensor, group_ids: Tensor, parts: int, generator: torch.G
 
 
 def _balanced_groups(signs: Tensor, parts: int, generator: torch.Generator | None) -> Tensor:
-    """An order of the groups (rows of signs (groups, G)) whose equal parts have balanced counts of both signs."""
+    """An order of the groups (rows of signs (groups, G)) whose equal parts have balanced counts of
+    both signs.
+    """
     counts = torch.stack([(signs > 0).sum(1), (signs < 0).sum(1)], 1)  # (groups, 2)
     groups = len(counts)
-    floors = [_least_range(column, parts) for column in (*counts.T.tolist(), counts.sum(1).tolist())]
+    floors = [
+        _least_range(column, parts) for column in (*counts.T.tolist(), counts.sum(1).tolist())
+    ]
     least = max(floors[0] + floors[1], floors[2])
     best, best_spread = torch.arange(groups), math.inf
     for _ in range(RESTARTS):
@@ -122,11 +147,15 @@ def _balanced_groups(signs: Tensor, parts: int, generator: torch.Generator | Non
             best, best_spread = order, spread
         if best_spread == least:
             return best
-    ways = math.factorial(groups) // (math.factorial(groups // parts) ** parts * math.factorial(parts))
+    ways = math.factorial(groups) // (
+        math.factorial(groups // parts) ** parts * math.factorial(parts)
+    )
     if ways <= EXACT_LIMIT:
         pairs = counts.tolist()
         for sharing in _sharings(tuple(range(groups)), groups // parts):
-            spread = _spread([[sum(pairs[g][side] for g in part) for side in (0, 1)] for part in sharing])
+            spread = _spread(
+                [[sum(pairs[g][side] for g in part) for side in (0, 1)] for part in sharing]
+            )
             if spread < best_spread:
                 best, best_spread = torch.tensor(sharing).flatten(), spread
             if best_spread == least:
@@ -140,11 +169,14 @@ def _swap_descent(counts: Tensor, order: Tensor, parts: int) -> Tensor:
     part = torch.arange(groups) // (groups // parts)
     while True:
         placed = counts[order]
-        alike = (part * base + placed[:, 0]) * base + placed[:, 1]  # one stands for all with its counts in its part
+        # one stands for all with its counts in its part
+        alike = (part * base + placed[:, 0]) * base + placed[:, 1]
         site = group_extreme(torch.arange(groups), *group_index(alike, groups), "amin")
         load = placed.reshape(parts, -1, 2).sum(1)[part[site]]
-        gain = placed[site][None] - placed[site][:, None]  # what a's part gains, and b's loses, when they change places
-        change = (gain * (load[:, None] - load[None]) + gain.square()).sum(-1)  # half the change of the sum of squares
+        # what a's part gains, and b's loses, when they change places
+        gain = placed[site][None] - placed[site][:, None]
+        # half the change of the sum of squares
+        change = (gain * (load[:, None] - load[None]) + gain.square()).sum(-1)
         a, b = divmod(int(change.argmin()), len(site))
         if change[a, b] >= 0:
             return order
@@ -152,7 +184,9 @@ def _swap_descent(counts: Tensor, order: Tensor, parts: int) -> Tensor:
 
 
 def _least_range(counts: list[int], parts: int) -> int:
-    """A range over equal parts that no sharing can beat: counts come in steps of their greatest common divisor."""
+    """A range over equal parts that no sharing can beat: counts come in steps of their greatest
+    common divisor.
+    """
     unit = math.gcd(*counts)
     return unit if unit and sum(counts) // unit % parts else 0
 

@@ -1,12 +1,14 @@
-"""Token coupling through the output layer: how one token's update moves another token's log-probability.
+"""Token coupling through the output layer: how one token's update moves another token's
+log-probability.
 
-The logits of token i are W h_i. A step on log pi(token j) moves W along (e_j - p_j) h_j', with e_j the one-hot vector
-of the token and p_j the softmax at its position, and so moves log pi(token i) in proportion to K_ij (arXiv 2605.08666,
-figure 2; H2 in the claims). Vocabulary-sized rows are made a block at a time: no second N x V tensor, and nothing of
-size N x N unless it is the answer.
+The logits of token i are W h_i. A step on log pi(token j) moves W along (e_j - p_j) h_j', with e_j
+the one-hot vector of the token and p_j the softmax at its position, and so moves log pi(token i) in
+proportion to K_ij (arXiv 2605.08666, figure 2; H2 in the claims). Vocabulary-sized rows are made a
+block at a time: no second N x V tensor, and nothing of size N x N unless it is the answer.
 
-cap: some models bend the logits after the layer, z = cap tanh(W h / cap) (soft-capping, Gemma 2). By the chain rule
-each entry of e - p is then multiplied by 1 - (z / cap)^2; `logits` are always those that the softmax gets.
+cap: some models bend the logits after the layer, z = cap tanh(W h / cap) (soft-capping, Gemma 2).
+By the chain rule each entry of e - p is then multiplied by 1 - (z / cap)^2; `logits` are always
+those that the softmax gets.
 """
 
 from collections.abc import Iterator
@@ -16,24 +18,33 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 BLOCK = 2**21  # elements of a block of residuals: 8 MiB in float32
-CUTS = 4  # the kernel is symmetric: it is made in parts from the diagonal on, 5/8 of the whole square
-WHOLE, STRIP = 2_000, 1_024  # tokens up to which the kernel is made whole; rows of a strip of larger ones
+# the kernel is symmetric: it is made in parts from the diagonal on, 5/8 of the whole square
+CUTS = 4
+# tokens up to which the kernel is made whole; rows of a strip of larger ones
+WHOLE, STRIP = 2_000, 1_024
 ORDERS = ("first", "exact")
-NEARLY_CERTAIN = 0.9  # a token is unsure below this probability; from there on it has hardly any gradient of its own
-BELOW_HALF = 0.5  # pairs of tokens are counted by whether both lie below one half; in tables from before, "unsure"
+# a token is unsure below this probability; from there on it has hardly any gradient of its own
+NEARLY_CERTAIN = 0.9
+# pairs of tokens are counted by whether both lie below one half; in tables from before, "unsure"
+BELOW_HALF = 0.5
 
 
 def coupling_kernel(
-    hidden: Float[Tensor, "N D"], logits: Float[Tensor, "N V"], tokens: Int[Tensor, " N"], cap: float | None = None
+    hidden: Float[Tensor, "N D"],
+    logits: Float[Tensor, "N V"],
+    tokens: Int[Tensor, " N"],
+    cap: float | None = None,
 ) -> Float[Tensor, "N N"]:
-    """Coupling of tokens: how far a unit step on j's log-probability moves i's, through the output layer alone.
+    """Coupling of tokens: how far a unit step on j's log-probability moves i's, through the output
+    layer alone.
 
-    K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> = <grad_W log pi(i), grad_W log pi(j)> (arXiv 2605.08666, figure 2; H2).
+    K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> = <grad_W log pi(i), grad_W log pi(j)> (arXiv
+    2605.08666, figure 2; H2).
 
-    Shapes: hidden (N, D) the output layer's inputs, logits (N, V) its outputs, tokens (N,) the sampled ids; result
-    (N, N), symmetric, in the inputs' dtype (at least float32). Unit: log-probability per learning rate and weight, no
-    normalizer. Extra memory: two N x N and a few 8 MiB blocks. Raises ValueError for shapes that disagree and for ids
-    outside the vocabulary.
+    Shapes: hidden (N, D) the output layer's inputs, logits (N, V) its outputs, tokens (N,) the
+    sampled ids; result (N, N), symmetric, in the inputs' dtype (at least float32). Unit:
+    log-probability per learning rate and weight, no normalizer. Extra memory: two N x N and a few 8
+    MiB blocks. Raises ValueError for shapes that disagree and for ids outside the vocabulary.
 
     >>> hidden, logits = torch.eye(2), torch.zeros(2, 4)
     >>> coupling_kernel(hidden, logits, torch.tensor([0, 0])).tolist()
@@ -44,11 +55,17 @@ def coupling_kernel(
 
 
 def kernel_strips(
-    hidden: Float[Tensor, "N D"], logits: Float[Tensor, "N V"], tokens: Int[Tensor, " N"], cap=None, rows=None
+    hidden: Float[Tensor, "N D"],
+    logits: Float[Tensor, "N V"],
+    tokens: Int[Tensor, " N"],
+    cap=None,
+    rows=None,
 ) -> Iterator[tuple[int, Float[Tensor, "m M"]]]:
-    """The kernel in strips of so many rows from the diagonal on: i and K[i : i + m, i:], so that no N x N is held.
+    """The kernel in strips of so many rows from the diagonal on: i and K[i : i + m, i:], so that no
+    N x N is held.
 
-    rows: by default all up to WHOLE tokens, then STRIP. Arguments and errors as of `coupling_kernel`.
+    rows: by default all up to WHOLE tokens, then STRIP. Arguments and errors as of
+    `coupling_kernel`.
     """
     dtype, hidden, logits = _checked(hidden, logits, tokens)
     (size, vocabulary), hidden = logits.shape, hidden.to(dtype)
@@ -77,10 +94,12 @@ def coupling_factors(
     index: int,
     cap: float | None = None,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """The two factors of one row of the kernel: <h_i, h_j> and <e_i - p_i, e_j - p_j> for i = index and every j.
+    """The two factors of one row of the kernel: <h_i, h_j> and <e_i - p_i, e_j - p_j> for i = index
+    and every j.
 
-    Their product is coupling_kernel(...)[index] (arXiv 2605.08666, figure 2; H2). Shapes, units and errors as there,
-    each result (N,); IndexError for an index outside the N tokens. Extra memory: blocks of rows.
+    Their product is coupling_kernel(...)[index] (arXiv 2605.08666, figure 2; H2). Shapes, units and
+    errors as there, each result (N,); IndexError for an index outside the N tokens. Extra memory:
+    blocks of rows.
 
     >>> hidden, logits = torch.eye(2), torch.zeros(2, 4)
     >>> [factor.tolist() for factor in coupling_factors(hidden, logits, torch.tensor([0, 0]), 0)]
@@ -104,16 +123,19 @@ def predicted_delta_logp(
     order: str = "first",
     cap: float | None = None,
 ) -> Float[Tensor, " N"]:
-    """Change of every token's log-probability when one SGD step is taken on the output layer (no bias, rest frozen).
+    """Change of every token's log-probability when one SGD step is taken on the output layer (no
+    bias, rest frozen).
 
-    The step is W += lr G with G = sum_j w_j (e_j - p_j) h_j', w_j = update weight x advantage of token j, so that
+    The step is W += lr G with G = sum_j w_j (e_j - p_j) h_j', w_j = update weight x advantage of
+    token j, so that
 
     - order "first": delta_i = lr <e_i - p_i, G h_i> = lr sum_j w_j K_ij
     - order "exact": delta_i = log softmax(z_i + lr G h_i)[token i] - log softmax(z_i)[token i]
 
-    Shapes: hidden (N, D), logits (N, V) = z, tokens (N,), weights (N,); result (N,), in nats. Extra memory: G, of the
-    output layer's size (V, D), and blocks of rows; no N x N. Source: arXiv 2605.08666, figures 2 and 10 (H2, H4).
-    Raises ValueError for an unknown order, shapes that disagree and ids outside the vocabulary.
+    Shapes: hidden (N, D), logits (N, V) = z, tokens (N,), weights (N,); result (N,), in nats. Extra
+    memory: G, of the output layer's size (V, D), and blocks of rows; no N x N. Source: arXiv
+    2605.08666, figures 2 and 10 (H2, H4). Raises ValueError for an unknown order, shapes that
+    disagree and ids outside the vocabulary.
 
     >>> hidden, logits, tokens = torch.eye(2), torch.zeros(2, 4), torch.tensor([0, 0])
     >>> predicted_delta_logp(hidden, logits, tokens, torch.tensor([1.0, 0.0]), lr=0.5).tolist()
@@ -123,7 +145,10 @@ def predicted_delta_logp(
         raise ValueError(f"order {order!r} is unknown; valid are {', '.join(ORDERS)}.")
     dtype, hidden, logits = _checked(hidden, logits, tokens)
     if weights.shape != tokens.shape:
-        raise ValueError(f"weights has shape {tuple(weights.shape)}; it must be {tuple(tokens.shape)}, one per token.")
+        raise ValueError(
+            f"weights has shape {tuple(weights.shape)}; it must be {tuple(tokens.shape)}, one per"
+            " token."
+        )
     step = torch.zeros(logits.shape[1], hidden.shape[1], dtype=dtype, device=logits.device)  # lr G
 
     for z, h, token, weight in _row_blocks(logits, hidden, tokens, lr * weights.detach().to(dtype)):
@@ -142,7 +167,9 @@ def predicted_delta_logp(
 
 
 def _residual(logp: Tensor, tokens: Tensor) -> Tensor:
-    """e - p for a block of the vocabulary, written over its log-probabilities; tokens outside the block have no e."""
+    """e - p for a block of the vocabulary, written over its log-probabilities; tokens outside the
+    block have no e.
+    """
     residual = logp.exp_().neg_()
     rows = ((tokens >= 0) & (tokens < logp.shape[1])).nonzero().squeeze(1)
     residual[rows, tokens[rows]] += 1
@@ -155,7 +182,9 @@ def _bent(residual: Tensor, logits: Tensor, cap: float | None) -> Tensor:
 
 
 def _after_cap(shift: Tensor, logits: Tensor, cap: float | None, order: str) -> Tensor:
-    """Shift of the logits that follows a shift of W h; exact: tanh(a + b) = (tanh a + tanh b) / (1 + tanh a tanh b)."""
+    """Shift of the logits that follows a shift of W h; exact: tanh(a + b) = (tanh a + tanh b) / (1
+    + tanh a tanh b).
+    """
     if cap is None or order == "first":
         return _bent(shift, logits, cap)
     pushed = (shift / cap).tanh_()
@@ -172,12 +201,22 @@ def _row_blocks(logits: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]
 
 
 def _checked(hidden: Tensor, logits: Tensor, tokens: Tensor) -> tuple[torch.dtype, Tensor, Tensor]:
-    """The dtype to compute in, hidden and logits without gradients; ValueError if inputs do not belong together."""
-    if not (hidden.ndim == logits.ndim == 2 and tokens.ndim == 1 and len(hidden) == len(logits) == len(tokens)):
+    """The dtype to compute in, hidden and logits without gradients; ValueError if inputs do not
+    belong together.
+    """
+    if not (
+        hidden.ndim == logits.ndim == 2
+        and tokens.ndim == 1
+        and len(hidden) == len(logits) == len(tokens)
+    ):
         shapes = ", ".join(str(tuple(x.shape)) for x in (hidden, logits, tokens))
-        raise ValueError(f"hidden, logits and tokens have shapes {shapes}; they must be (N, D), (N, V) and (N,).")
+        raise ValueError(
+            f"hidden, logits and tokens have shapes {shapes}; they must be (N, D), (N, V) and (N,)."
+        )
     outside = tokens[(tokens < 0) | (tokens >= logits.shape[1])]
     if len(outside):
-        raise ValueError(f"tokens holds {int(outside[0])}; ids must be between 0 and {logits.shape[1] - 1}.")
+        raise ValueError(
+            f"tokens holds {int(outside[0])}; ids must be between 0 and {logits.shape[1] - 1}."
+        )
     dtype = torch.promote_types(torch.promote_types(hidden.dtype, logits.dtype), torch.float32)
     return dtype, hidden.detach(), logits.detach()

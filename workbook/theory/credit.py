@@ -1,10 +1,12 @@
 """CreditBatch: what a credit rule is given, and the decorator that declares a rule.
 
-A credit rule is a function of one argument, `rule(batch) -> Tensor`, that returns one advantage per rollout (B,) or one
-per token (B, T); outside the mask they count for nothing. What is dear (output states, another pass through the policy,
-continuations) is computed when a rule first asks for it and then kept, so that a rule that does not ask pays nothing.
+A credit rule is a function of one argument, `rule(batch) -> Tensor`, that returns one advantage per
+rollout (B,) or one per token (B, T); outside the mask they count for nothing. What is dear (output
+states, another pass through the policy, continuations) is computed when a rule first asks for it
+and then kept, so that a rule that does not ask pays nothing.
 
-Letters: B rollouts, T completion tokens (right-padded), N tokens in the mask in row-major order, D width, V vocabulary.
+Letters: B rollouts, T completion tokens (right-padded), N tokens in the mask in row-major order, D
+width, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +22,17 @@ from .advantages import active, group_advantages, group_index
 Rule = Callable[["CreditBatch"], Tensor]
 Start = str | Float[Tensor, " B"]  # an estimator's name, or advantages
 # What is computed on first access, by the name of the attribute.
-LAZY = ("old_logps", "logps", "entropies", "states", "tokens", "places", "prompts", "answers", "known_credit")
+LAZY = (
+    "old_logps",
+    "logps",
+    "entropies",
+    "states",
+    "tokens",
+    "places",
+    "prompts",
+    "answers",
+    "known_credit",
+)
 PER_TOKEN = ("old_logps", "logps", "entropies", "places", "known_credit")
 
 
@@ -33,8 +45,10 @@ class CreditBatch:
         completion_ids: (B, T).
         mask: (B, T), 1 on completion tokens.
         step: optimizer steps done so far.
-        generator: source of every random draw of a rule, on the CPU; None makes one seeded with `step`.
-        continuation: function (rollouts (n,), prefixes) -> (n rewards, number of tokens sampled), for `continue_from`.
+        generator: source of every random draw of a rule, on the CPU; None makes one seeded with
+        `step`.
+        continuation: function (rollouts (n,), prefixes) -> (n rewards, number of tokens sampled),
+        for `continue_from`.
         lazy: values of LAZY, or functions of no argument that compute them on first access:
             old_logps (B, T) nats, of the policy that sampled;  logps (B, T) nats and entropies (B, T) nats, of the
             policy of now;  states, an object with hidden (N, D), logits (N, V), tokens (N,), kernel() and
@@ -43,8 +57,8 @@ class CreditBatch:
             answers, what each rollout states as its answer, or None;  known_credit (B, T) on tasks that know
             it. Per-token values are 0 outside the mask.
 
-    Raises ValueError for shapes that do not agree, rewards that are not finite, and, on access, for what the caller did
-    not give.
+    Raises ValueError for shapes that do not agree, rewards that are not finite, and, on access, for
+    what the caller did not give.
 
     >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.tensor([[5, 1], [5, 2]]), torch.ones(2, 2))
     >>> batch.group_advantages().tolist()
@@ -66,13 +80,20 @@ class CreditBatch:
         **lazy: Any,
     ):
         if unknown := sorted(set(lazy) - set(LAZY)):
-            raise ValueError(f"CreditBatch has no {unknown[0]!r}; what may be given is {', '.join(LAZY)}.")
+            raise ValueError(
+                f"CreditBatch has no {unknown[0]!r}; what may be given is {', '.join(LAZY)}."
+            )
         if completion_ids.ndim != 2 or len(completion_ids) != len(rewards):
             shape = tuple(completion_ids.shape)
-            raise ValueError(f"completion_ids has shape {shape}; it must be ({len(rewards)}, T), a row per reward.")
+            raise ValueError(
+                f"completion_ids has shape {shape}; it must be ({len(rewards)}, T), a row per"
+                " reward."
+            )
         group_index(group_ids, len(rewards))
         if not rewards.isfinite().all():
-            raise ValueError(f"rewards holds {float(rewards[~rewards.isfinite()][0])}; every one must be finite.")
+            raise ValueError(
+                f"rewards holds {float(rewards[~rewards.isfinite()][0])}; every one must be finite."
+            )
         self.rewards, self.group_ids, self.completion_ids = rewards, group_ids, completion_ids
         self.mask: Bool[Tensor, "B T"] = active(mask, completion_ids, "completion_ids")
         self.step, self.sampled_tokens = step, 0
@@ -89,12 +110,16 @@ class CreditBatch:
             value = self._lazy.get(name)
             value = value() if callable(value) else value
             if value is None:
-                raise ValueError(f"batch.{name} is not known here: whoever made this batch gave no {name}.")
+                raise ValueError(
+                    f"batch.{name} is not known here: whoever made this batch gave no {name}."
+                )
             self._values[name] = self._masked(name, value) if name in PER_TOKEN else value
         return self._values[name]
 
     def knows(self, name: str) -> bool:
-        """Whether the caller gave this value of LAZY, or continuations ("continue_from"). Computes nothing."""
+        """Whether the caller gave this value of LAZY, or continuations ("continue_from"). Computes
+        nothing.
+        """
         return (self._continuation if name == "continue_from" else self._lazy.get(name)) is not None
 
     def groups(self) -> list[Int[Tensor, " G"]]:
@@ -106,22 +131,36 @@ class CreditBatch:
         """One advantage per rollout, by `theory.advantages.group_advantages`."""
         return group_advantages(self.rewards, self.group_ids, estimator)
 
-    def continue_from(self, rollouts: Int[Tensor, " n"], prefixes: Sequence[Sequence[int]]) -> Float[Tensor, " n"]:
-        """Rewards of prefixes that the policy continues, one sample each, behind the prompts of these rollouts.
+    def continue_from(
+        self, rollouts: Int[Tensor, " n"], prefixes: Sequence[Sequence[int]]
+    ) -> Float[Tensor, " n"]:
+        """Rewards of prefixes that the policy continues, one sample each, behind the prompts of
+        these rollouts.
 
-        rollouts: (n,) rows of this batch.  prefixes: a list of token ids each, which may be empty or end the
-        completion (nothing is sampled then). The tokens sampled are added to `sampled_tokens`.
+        rollouts: (n,) rows of this batch.  prefixes: a list of token ids each, which may be empty
+        or end the completion (nothing is sampled then). The tokens sampled are added to
+        `sampled_tokens`.
 
-        Raises ValueError where there is no policy to sample from, and for rows, prefixes or ids that are not valid.
+        Raises ValueError where there is no policy to sample from, and for rows, prefixes or ids
+        that are not valid.
         """
         if self._continuation is None:
-            raise ValueError("batch.continue_from is not known here: whoever made this batch gave no policy to sample.")
+            raise ValueError(
+                "batch.continue_from is not known here: whoever made this batch gave no policy to"
+                " sample."
+            )
         rollouts = torch.as_tensor(rollouts, dtype=torch.long, device="cpu").reshape(-1)
         prefixes = [[int(token) for token in prefix] for prefix in prefixes]
         if len(rollouts) != len(prefixes):
-            raise ValueError(f"continue_from got {len(rollouts)} rollouts and {len(prefixes)} prefixes; one for one.")
+            raise ValueError(
+                f"continue_from got {len(rollouts)} rollouts and {len(prefixes)} prefixes; one for"
+                " one."
+            )
         if len(rollouts) and not 0 <= int(rollouts.min()) <= int(rollouts.max()) < len(self):
-            raise ValueError(f"continue_from got rollouts {rollouts.tolist()}; each must be from 0 to {len(self) - 1}.")
+            raise ValueError(
+                f"continue_from got rollouts {rollouts.tolist()}; each must be from 0 to"
+                f" {len(self) - 1}."
+            )
         if not len(rollouts):
             return self.rewards.new_zeros(0)
         rewards, sampled = self._continuation(rollouts, prefixes)
@@ -131,17 +170,20 @@ class CreditBatch:
     def _masked(self, name: str, value: Tensor) -> Tensor:
         if value.shape != self.mask.shape:
             shape, valid = tuple(value.shape), tuple(self.mask.shape)
-            raise ValueError(f"batch.{name} has shape {shape}; it must be {valid}, as completion_ids.")
+            raise ValueError(
+                f"batch.{name} has shape {shape}; it must be {valid}, as completion_ids."
+            )
         return value.detach().masked_fill(~self.mask, 0.0)
 
 
 @dataclass(frozen=True)
 class CreditRule:
-    """A credit rule under its name: what it changes, where it comes from and what it asks the batch for.
+    """A credit rule under its name: what it changes, where it comes from and what it asks the batch
+    for.
 
-    needs: names of LAZY, or continue_from.  exact: "as published", "our reading" (the function's docstring says where
-    it departs from its source) or "control".  per_token: advantages (B, T), else (B,).  each_step: whether it is
-    evaluated again in every micro-batch.
+    needs: names of LAZY, or continue_from.  exact: "as published", "our reading" (the function's
+    docstring says where it departs from its source) or "control".  per_token: advantages (B, T),
+    else (B,).  each_step: whether it is evaluated again in every micro-batch.
     """
 
     name: str
@@ -162,7 +204,8 @@ class CreditRule:
         return all(batch.knows(name) for name in self.needs)
 
 
-CREDIT_RULES: dict[str, CreditRule] = {}  # all that is decorated in theory.credit_edits, credit_controls, credit_rules
+# all that is decorated in theory.credit_edits, credit_controls, credit_rules
+CREDIT_RULES: dict[str, CreditRule] = {}
 
 
 def credit_rule(
@@ -174,7 +217,9 @@ def credit_rule(
     per_token: bool = True,
     each_step: bool = False,
 ) -> Callable[[Rule], Rule]:
-    """Declare a function as the credit rule that `advantage_estimator: NAME` trains with; see `CreditRule`."""
+    """Declare a function as the credit rule that `advantage_estimator: NAME` trains with; see
+    `CreditRule`.
+    """
 
     def declare(function: Rule) -> Rule:
         CREDIT_RULES[name] = CreditRule(name, function, paper, needs, exact, per_token, each_step)
@@ -193,7 +238,9 @@ def start_from(batch: CreditBatch, advantages: Start) -> Float[Tensor, " B"]:
         return batch.group_advantages(advantages)
     if advantages.shape != batch.rewards.shape:
         shape, valid = tuple(advantages.shape), tuple(batch.rewards.shape)
-        raise ValueError(f"advantages has shape {shape}; it must be {valid}, one number per rollout.")
+        raise ValueError(
+            f"advantages has shape {shape}; it must be {valid}, one number per rollout."
+        )
     return advantages.detach()
 
 
@@ -203,7 +250,9 @@ def per_token(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float[Tens
 
 
 def token_places(batch: CreditBatch) -> Int[Tensor, "B T"]:
-    """Where each token stands: its slot in the task's grammar where that is known, else its position from 0 on."""
+    """Where each token stands: its slot in the task's grammar where that is known, else its
+    position from 0 on.
+    """
     if batch.knows("places"):
         return batch.places
     return torch.arange(batch.mask.shape[1], device=batch.mask.device).expand(batch.mask.shape)

@@ -1,9 +1,11 @@
-"""Credit rules from edits: what a failing rollout would have to change to be its nearest correct sibling.
+"""Credit rules from edits: what a failing rollout would have to change to be its nearest correct
+sibling.
 
-Correct are a group's rollouts of the best reward, where not all are equal; all others fail. A failing rollout is
-aligned with the correct sibling at the smallest Levenshtein distance (insertions, deletions and substitutions of
-tokens), and its group advantage goes to the tokens that this alignment edits, none to those that it keeps. Tokens
-that the mask leaves out before a rollout's last, as a tool's are, are aligned too.
+Correct are a group's rollouts of the best reward, where not all are equal; all others fail. A
+failing rollout is aligned with the correct sibling at the smallest Levenshtein distance
+(insertions, deletions and substitutions of tokens), and its group advantage goes to the tokens that
+this alignment edits, none to those that it keeps. Tokens that the mask leaves out before a
+rollout's last, as a tool's are, are aligned too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +21,15 @@ from .credit import CreditBatch, credit_rule, per_token
 
 @credit_rule("edit_mask", paper="arXiv 2605.16302", exact="our reading")
 def edit_mask(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, "B T"]:
-    """Give a failing rollout's group advantage to the tokens that set it apart from its nearest correct sibling.
+    """Give a failing rollout's group advantage to the tokens that set it apart from its nearest
+    correct sibling.
 
-    A_it = A_i m_it, m_it = 0 on tokens of a failing rollout that the alignment keeps, else 1: correct rollouts keep
-    their advantage on all tokens. A rollout that only lacks tokens has nothing edited, and no push.
+    A_it = A_i m_it, m_it = 0 on tokens of a failing rollout that the alignment keeps, else 1:
+    correct rollouts keep their advantage on all tokens. A rollout that only lacks tokens has
+    nothing edited, and no push.
 
-    Source: the cheap half of IBPO (arXiv 2605.16302), which needs no new samples. Our reading: the reference is a
-    sibling of the same group.
+    Source: the cheap half of IBPO (arXiv 2605.16302), which needs no new samples. Our reading: the
+    reference is a sibling of the same group.
 
     >>> ids = torch.tensor([[1, 2, 3], [1, 5, 3]])
     >>> edit_mask(CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), ids, torch.ones(2, 3)), "dr_grpo").tolist()
@@ -39,45 +43,60 @@ def edit_mask(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, "B T
 def ibpo(
     batch: CreditBatch, weight: float = 0.6, success: float = 0.5, estimator: str = "grpo"
 ) -> Float[Tensor, "B T"]:
-    """Reward a failing rollout in part if one decision of a correct sibling would have saved it; credit edits alone.
+    """Reward a failing rollout in part if one decision of a correct sibling would have saved it;
+    credit edits alone.
 
-    A failing rollout's corrected trajectory is its own tokens before the first edit, then the sibling's tokens of that
-    edit (the decision spliced in), continued by the policy: one sample. phi = success where that reaches the group's
-    best reward, else 0; R' = R + weight phi, before the groups are normalized; A' as in edit_mask. Cost: the
-    continuations' tokens, in batch.sampled_tokens.
+    A failing rollout's corrected trajectory is its own tokens before the first edit, then the
+    sibling's tokens of that edit (the decision spliced in), continued by the policy: one sample.
+    phi = success where that reaches the group's best reward, else 0; R' = R + weight phi, before
+    the groups are normalized; A' as in edit_mask. Cost: the continuations' tokens, in
+    batch.sampled_tokens.
 
-    Source: IBPO (arXiv 2605.16302). **Our reading**, from its authors' page and a reader's table (weight 0.6, success
-    0.5): one reference, the nearest correct sibling, where the paper takes several; and its revision is prompted with
-    both texts, in a way that is not known here. Raises ValueError without a policy to sample.
+    Source: IBPO (arXiv 2605.16302). **Our reading**, from its authors' page and a reader's table
+    (weight 0.6, success 0.5): one reference, the nearest correct sibling, where the paper takes
+    several; and its revision is prompted with both texts, in a way that is not known here. Raises
+    ValueError without a policy to sample.
     """
     siblings = _nearest_correct(batch)
     rewards = batch.rewards + 0.0  # a copy, in floats
     if siblings:
         rows = torch.tensor([row for row, _, _ in siblings], device=rewards.device)
-        prefixes = [corrected_prefix(_tokens(batch, row), _tokens(batch, other), kept) for row, other, kept in siblings]
-        best = batch.rewards[torch.tensor([other for _, other, _ in siblings], device=rewards.device)]
+        prefixes = [
+            corrected_prefix(_tokens(batch, row), _tokens(batch, other), kept)
+            for row, other, kept in siblings
+        ]
+        best = batch.rewards[
+            torch.tensor([other for _, other, _ in siblings], device=rewards.device)
+        ]
         saved = batch.continue_from(rows, prefixes) >= best
         rewards[rows] += weight * success * saved.to(rewards)
     advantages = per_token(batch, group_advantages(rewards, batch.group_ids, estimator))
     return advantages.masked_fill(_kept(batch, siblings), 0.0)
 
 
-def corrected_prefix(failing: Sequence[int], correct: Sequence[int], kept: Sequence[int | None]) -> list[int]:
-    """Tokens of `failing` before its first edit, and the tokens of `correct` that the edit puts there.
+def corrected_prefix(
+    failing: Sequence[int], correct: Sequence[int], kept: Sequence[int | None]
+) -> list[int]:
+    """Tokens of `failing` before its first edit, and the tokens of `correct` that the edit puts
+    there.
 
-    kept: `aligned(failing, correct)`. Where the edit only deletes, the sibling's next token is its decision.
+    kept: `aligned(failing, correct)`. Where the edit only deletes, the sibling's next token is its
+    decision.
 
     >>> failing, correct = [1, 8, 9, 4], [1, 5, 4]
     >>> corrected_prefix(failing, correct, aligned(failing, correct))
     [1, 5]
     """
-    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(failing, correct, strict=False))))
+    same = len(
+        list(takewhile(lambda pair: pair[0] == pair[1], zip(failing, correct, strict=False)))
+    )
     until = next((place for place in kept[same:] if place is not None), len(correct))
     return [*failing[:same], *correct[same : max(until, same + 1)]]
 
 
 def edit_distance(first: Sequence[int], second: Sequence[int]) -> int:
-    """Levenshtein distance: the fewest insertions, deletions and substitutions that make `first` into `second`.
+    """Levenshtein distance: the fewest insertions, deletions and substitutions that make `first`
+    into `second`.
 
     >>> edit_distance([1, 2, 3, 4], [1, 5, 3])
     2
@@ -90,9 +109,11 @@ def edit_distance(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def aligned(first: Sequence[int], second: Sequence[int]) -> list[int | None]:
-    """Where `second` has each token of `first` in a shortest edit, None for tokens that the edit replaces or deletes.
+    """Where `second` has each token of `first` in a shortest edit, None for tokens that the edit
+    replaces or deletes.
 
-    The common beginning and the common end are always kept, so the first edit is the first difference.
+    The common beginning and the common end are always kept, so the first edit is the first
+    difference.
 
     >>> aligned([1, 2, 3, 4], [1, 5, 3, 3, 4])
     [0, None, 3, 4]
@@ -107,7 +128,8 @@ def aligned(first: Sequence[int], second: Sequence[int]) -> list[int | None]:
             i -= 1
             continue
         j -= 1
-        if j and rows[j - 1][1] & bit:  # D[i - 1, j - 1] > D[i, j - 1]: a token of the second is inserted
+        # D[i - 1, j - 1] > D[i, j - 1]: a token of the second is inserted
+        if j and rows[j - 1][1] & bit:
             continue
         i -= 1
         if one[i] == other[j]:
@@ -116,11 +138,12 @@ def aligned(first: Sequence[int], second: Sequence[int]) -> list[int | None]:
 
 
 def _rows(first: Sequence[int], second: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """Levenshtein's table D, one token of the second after another, as differences packed into bits.
+    """Levenshtein's table D, one token of the second after another, as differences packed into
+    bits.
 
-    Yields, with bit i - 1 for the first i tokens of `first`: D[i, j] - D[i - 1, j] is +1, is -1; D[i, j] - D[i, j - 1]
-    is +1, is -1. Time: a dozen operations on integers of len(first) bits per token of `second` (Myers, J. ACM 46, 1999,
-    in the form of Hyyro, 2003).
+    Yields, with bit i - 1 for the first i tokens of `first`: D[i, j] - D[i - 1, j] is +1, is -1;
+    D[i, j] - D[i, j - 1] is +1, is -1. Time: a dozen operations on integers of len(first) bits per
+    token of `second` (Myers, J. ACM 46, 1999, in the form of Hyyro, 2003).
     """
     every, places = (1 << len(first)) - 1, {}
     for i, token in enumerate(first):
@@ -136,7 +159,9 @@ def _rows(first: Sequence[int], second: Sequence[int]) -> Iterator[tuple[int, in
         yield up, down, rises & every, falls & every
 
 
-def _without_common_ends(first: Sequence[int], second: Sequence[int]) -> tuple[Sequence[int], Sequence[int], int]:
+def _without_common_ends(
+    first: Sequence[int], second: Sequence[int]
+) -> tuple[Sequence[int], Sequence[int], int]:
     """Both without their common beginning, then their common end, and the length of the beginning."""
     short = min(len(first), len(second))
     start = next((i for i in range(short) if first[i] != second[i]), short)
@@ -145,7 +170,9 @@ def _without_common_ends(first: Sequence[int], second: Sequence[int]) -> tuple[S
 
 
 def _nearest_correct(batch: CreditBatch) -> list[tuple[int, int, list[int | None]]]:
-    """(row, row of the nearest correct sibling, alignment) of every failing rollout; ties by the sibling's tokens."""
+    """(row, row of the nearest correct sibling, alignment) of every failing rollout; ties by the
+    sibling's tokens.
+    """
     out = []
     for rows in batch.groups():
         best = batch.rewards[rows].max()
@@ -159,7 +186,9 @@ def _nearest_correct(batch: CreditBatch) -> list[tuple[int, int, list[int | None
     return out
 
 
-def _kept(batch: CreditBatch, siblings: list[tuple[int, int, list[int | None]]]) -> Bool[Tensor, "B T"]:
+def _kept(
+    batch: CreditBatch, siblings: list[tuple[int, int, list[int | None]]]
+) -> Bool[Tensor, "B T"]:
     """Mask of the tokens of failing rollouts that their alignments keep."""
     out = torch.zeros_like(batch.mask)
     for row, _, kept in siblings:
@@ -168,6 +197,8 @@ def _kept(batch: CreditBatch, siblings: list[tuple[int, int, list[int | None]]])
 
 
 def _tokens(batch: CreditBatch, row: int) -> list[int]:
-    """A rollout's tokens up to the last one in the mask; what the mask leaves out before it is context."""
+    """A rollout's tokens up to the last one in the mask; what the mask leaves out before it is
+    context.
+    """
     alive = batch.mask[row].nonzero()
     return batch.completion_ids[row, : int(alive[-1]) + 1 if len(alive) else 0].tolist()

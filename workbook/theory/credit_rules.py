@@ -1,9 +1,11 @@
-"""The credit rules: each a decorated function of a `CreditBatch`, trained with as `advantage_estimator: NAME`.
+"""The credit rules: each a decorated function of a `CreditBatch`, trained with as
+`advantage_estimator: NAME`.
 
-A rule gives advantages (B,) or (B, T), 0 outside the mask, in the unit of those that it starts from. `advantages` is
-what it starts from: an estimator of group_advantages, or a tensor (B,) of one's own. Where all of these are 0, as in a
-group of equal rewards or of one rollout, so is the result. Other numbers are keyword arguments at the published values;
-to set others, write a rule that calls ours:
+A rule gives advantages (B,) or (B, T), 0 outside the mask, in the unit of those that it starts
+from. `advantages` is what it starts from: an estimator of group_advantages, or a tensor (B,) of
+one's own. Where all of these are 0, as in a group of equal rewards or of one rollout, so is the
+result. Other numbers are keyword arguments at the published values; to set others, write a rule
+that calls ours:
 
     # credit.py, trained with as advantage_estimator: own:credit.py:gentle
     from workbook.theory import advantage_reweighting
@@ -24,36 +26,64 @@ from . import advantages as estimators
 from .advantages import group_index, group_size, group_sum
 from .choices import ESTIMATORS, OWN, check_choice
 from .coupling import predicted_delta_logp
-from .credit import CREDIT_RULES, CreditBatch, Rule, Start, credit_rule, per_token, sampled_logps, start_from
+from .credit import (
+    CREDIT_RULES,
+    CreditBatch,
+    Rule,
+    Start,
+    credit_rule,
+    per_token,
+    sampled_logps,
+    start_from,
+)
 from .credit_controls import coin_reward, oracle, permuted
 from .credit_edits import edit_mask, ibpo
 from .credit_masks import shared_by_place, shared_by_word, specific_by_place, specific_by_word
 
-__all__ = ["CREDIT_RULES", "RULES", "check_estimator", "coin_reward", "credit_table", "edit_mask", "ibpo"]
-__all__ += ["oracle", "permuted", "shared_by_place", "shared_by_word", "specific_by_place", "specific_by_word"]
+__all__ = [
+    "CREDIT_RULES",
+    "RULES",
+    "check_estimator",
+    "coin_reward",
+    "credit_table",
+    "edit_mask",
+    "ibpo",
+]
+__all__ += [
+    "oracle",
+    "permuted",
+    "shared_by_place",
+    "shared_by_word",
+    "specific_by_place",
+    "specific_by_word",
+]
 
 
 @credit_rule("prefix_credit", paper="arXiv 2509.21154", exact="our reading")
 def prefix_credit(batch: CreditBatch, fallback: str = "dr_grpo") -> Float[Tensor, "B T"]:
-    """Mean reward of the group's rollouts that took this step, minus that of all that stood before it.
+    """Mean reward of the group's rollouts that took this step, minus that of all that stood before
+    it.
 
-    See `workbook.theory.advantages.prefix_credit`. Source: the hidden process reward of arXiv 2509.21154. Our reading:
-    the gain of a step over its own prefix, where the paper compares with the group.
+    See `workbook.theory.advantages.prefix_credit`. Source: the hidden process reward of arXiv
+    2509.21154. Our reading: the gain of a step over its own prefix, where the paper compares with
+    the group.
 
     >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.tensor([[5, 1], [5, 2]]), torch.ones(2, 2))
     >>> prefix_credit(batch).tolist()
     [[0.0, 0.5], [0.0, -0.5]]
     """
-    return estimators.prefix_credit(batch.rewards, batch.completion_ids, batch.mask, batch.group_ids, fallback)
+    return estimators.prefix_credit(
+        batch.rewards, batch.completion_ids, batch.mask, batch.group_ids, fallback
+    )
 
 
 @credit_rule("lambda_grpo", paper="arXiv 2509.21154")
 def lambda_grpo(batch: CreditBatch, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
     """Divide each token's advantage by the size of its process set.
 
-    A_it / n_it, with n_it the number of the group's rollouts, i too, that have i's tokens up to and including t
-    (lambda-GRPO, arXiv 2509.21154, eq. 9: a prefix that many rollouts share is one step of a process, and GRPO
-    counts it n_it times).
+    A_it / n_it, with n_it the number of the group's rollouts, i too, that have i's tokens up to and
+    including t (lambda-GRPO, arXiv 2509.21154, eq. 9: a prefix that many rollouts share is one step
+    of a process, and GRPO counts it n_it times).
 
     >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.tensor([[5, 1], [5, 2]]), torch.ones(2, 2))
     >>> lambda_grpo(batch, "dr_grpo").tolist()
@@ -63,7 +93,9 @@ def lambda_grpo(batch: CreditBatch, advantages: Start = "grpo") -> Float[Tensor,
 
 
 def process_set_size(batch: CreditBatch) -> Int[Tensor, "B T"]:
-    """Number of the group's rollouts that share the tokens up to and including each token; 0 outside the mask."""
+    """Number of the group's rollouts that share the tokens up to and including each token; 0
+    outside the mask.
+    """
     sizes = torch.zeros_like(batch.completion_ids)
     for rows in batch.groups():
         ids, mask = batch.completion_ids[rows], batch.mask[rows]
@@ -73,16 +105,19 @@ def process_set_size(batch: CreditBatch) -> Int[Tensor, "B T"]:
 
 
 @credit_rule("gtpo", paper="arXiv 2508.03772", exact="our reading")
-def gtpo(batch: CreditBatch, boost: float = 2.0, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
+def gtpo(
+    batch: CreditBatch, boost: float = 2.0, advantages: Start = "grpo"
+) -> Float[Tensor, "B T"]:
     """Leave conflict tokens of negative rollouts alone and push those of positive rollouts harder.
 
-    A_it = 0 on conflict tokens where A_i < 0, boost A_i where A_i > 0, and A_i on all others. A conflict token stands
-    at the same position, counted from the start or from the end, in a positive and in a negative rollout of the group,
-    and so do all tokens of its rollout before it (from the end: after it). It is the opposite of letting them cancel.
+    A_it = 0 on conflict tokens where A_i < 0, boost A_i where A_i > 0, and A_i on all others. A
+    conflict token stands at the same position, counted from the start or from the end, in a
+    positive and in a negative rollout of the group, and so do all tokens of its rollout before it
+    (from the end: after it). It is the opposite of letting them cancel.
 
-    Source: GTPO (arXiv 2508.03772), runs from both ends as in its authors' code. Our reading: the boost counts once for
-    a token in both runs; their entropy filter, the entropy that they take off each advantage, and their division by
-    the number of conflict tokens are not part of it.
+    Source: GTPO (arXiv 2508.03772), runs from both ends as in its authors' code. Our reading: the
+    boost counts once for a token in both runs; their entropy filter, the entropy that they take off
+    each advantage, and their division by the number of conflict tokens are not part of it.
 
     >>> ids = torch.tensor([[1, 2, 3], [1, 5, 3]])
     >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), ids, torch.ones(2, 3))
@@ -91,12 +126,15 @@ def gtpo(batch: CreditBatch, boost: float = 2.0, advantages: Start = "grpo") -> 
     """
     started = start_from(batch, advantages)
     in_conflict = boost * started.clamp(min=0)
-    return torch.where(conflict_tokens(batch, started), in_conflict.unsqueeze(1), per_token(batch, started))
+    return torch.where(
+        conflict_tokens(batch, started), in_conflict.unsqueeze(1), per_token(batch, started)
+    )
 
 
 def conflict_tokens(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Bool[Tensor, "B T"]:
     """Mask of GTPO's conflict tokens, of rollouts of either sign."""
-    order = (~batch.mask).to(torch.uint8).argsort(dim=1, stable=True)  # the mask's tokens first, holes and padding last
+    # the mask's tokens first, holes and padding last
+    order = (~batch.mask).to(torch.uint8).argsort(dim=1, stable=True)
     ids, lengths = batch.completion_ids.gather(1, order), batch.mask.sum(1, keepdim=True)
     place = torch.arange(ids.shape[1], device=ids.device)
     alive, backwards = place < lengths, (lengths - 1 - place).clamp(min=0)
@@ -118,26 +156,35 @@ def _conflict_runs(
 
 
 @credit_rule("advantage_reweighting", paper="arXiv 2505.12929", needs=("logps",), each_step=True)
-def advantage_reweighting(batch: CreditBatch, alpha: float = 0.2, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
+def advantage_reweighting(
+    batch: CreditBatch, alpha: float = 0.2, advantages: Start = "grpo"
+) -> Float[Tensor, "B T"]:
     """Weaken the push on tokens of low probability, whose gradients are the largest.
 
-    A_it = A_i (alpha p_it + 1 - alpha), with p_it the probability of the token under the policy of now, so the rule is
-    evaluated again in every micro-batch (AR, arXiv 2505.12929, eq. 4; alpha = 0.2 in its authors' script for 7B). Their
-    code takes p_it when sampled, which is the same for one optimizer step per generation batch.
+    A_it = A_i (alpha p_it + 1 - alpha), with p_it the probability of the token under the policy of
+    now, so the rule is evaluated again in every micro-batch (AR, arXiv 2505.12929, eq. 4; alpha =
+    0.2 in its authors' script for 7B). Their code takes p_it when sampled, which is the same for
+    one optimizer step per generation batch.
     """
     return per_token(batch, start_from(batch, advantages)) * (alpha * batch.logps.exp() + 1 - alpha)
 
 
-@credit_rule("lopti", paper="arXiv 2505.12929", needs=("old_logps",), exact="our reading", each_step=True)
-def lopti(batch: CreditBatch, threshold: float = 0.5, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
+@credit_rule(
+    "lopti", paper="arXiv 2505.12929", needs=("old_logps",), exact="our reading", each_step=True
+)
+def lopti(
+    batch: CreditBatch, threshold: float = 0.5, advantages: Start = "grpo"
+) -> Float[Tensor, "B T"]:
     """Train tokens of low probability and all others in separate optimizer steps.
 
-    A_it = A_i where (p_it < threshold) = (batch.step is even), else 0: Lopti (arXiv 2505.12929, section 4.2, threshold
-    0.5) updates first on tokens of low probability, then, with the policy that comes of it, on the others.
+    A_it = A_i where (p_it < threshold) = (batch.step is even), else 0: Lopti (arXiv 2505.12929,
+    section 4.2, threshold 0.5) updates first on tokens of low probability, then, with the policy
+    that comes of it, on the others.
 
-    Our reading: a weight cannot make two updates of one, so the optimizer step decides whose turn it is, and p_it is
-    the probability when sampled, so that each token has one turn. With num_iterations: 2 and one optimizer step per
-    iteration both turns fall on the same rollouts, as published; with 1 they fall on rollouts of alternate steps.
+    Our reading: a weight cannot make two updates of one, so the optimizer step decides whose turn
+    it is, and p_it is the probability when sampled, so that each token has one turn. With
+    num_iterations: 2 and one optimizer step per iteration both turns fall on the same rollouts, as
+    published; with 1 they fall on rollouts of alternate steps.
     """
     low = sampled_logps(batch).exp() < threshold
     others = low != (batch.step % 2 == 0)
@@ -145,25 +192,33 @@ def lopti(batch: CreditBatch, threshold: float = 0.5, advantages: Start = "grpo"
 
 
 @credit_rule("w_reinforce", paper="arXiv 2506.01347", exact="our reading", per_token=False)
-def w_reinforce(batch: CreditBatch, positive: float = 0.1, advantages: Start = "grpo") -> Float[Tensor, " B"]:
+def w_reinforce(
+    batch: CreditBatch, positive: float = 0.1, advantages: Start = "grpo"
+) -> Float[Tensor, " B"]:
     """Weigh positive rollouts by 0.1, so that the negative ones lead.
 
-    A_i = positive A_i where A_i > 0, else A_i. Source: W-REINFORCE (arXiv 2506.01347, lambda = 0.1). Our reading: group
-    advantages take the place of its rewards +1 and -1, so that a group of equal rewards still pushes nothing.
+    A_i = positive A_i where A_i > 0, else A_i. Source: W-REINFORCE (arXiv 2506.01347, lambda =
+    0.1). Our reading: group advantages take the place of its rewards +1 and -1, so that a group of
+    equal rewards still pushes nothing.
     """
     started = start_from(batch, advantages)
     return torch.where(started > 0, positive * started, started)
 
 
-@credit_rule("negative_token_filtering", paper="arXiv 2606.17250", needs=("old_logps",), exact="our reading")
-def negative_token_filtering(batch: CreditBatch, keep: float = 0.1, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
+@credit_rule(
+    "negative_token_filtering", paper="arXiv 2606.17250", needs=("old_logps",), exact="our reading"
+)
+def negative_token_filtering(
+    batch: CreditBatch, keep: float = 0.1, advantages: Start = "grpo"
+) -> Float[Tensor, "B T"]:
     """Push down only the least probable tokens of negative rollouts.
 
-    A_it = A_i on the ceil(keep T_i) tokens of lowest probability of a rollout with A_i < 0, 0 on its other tokens, and
-    A_i everywhere where A_i > 0; the loss still divides by all T_i tokens (arXiv 2606.17250, keep = 0.1 for agents).
+    A_it = A_i on the ceil(keep T_i) tokens of lowest probability of a rollout with A_i < 0, 0 on
+    its other tokens, and A_i everywhere where A_i > 0; the loss still divides by all T_i tokens
+    (arXiv 2606.17250, keep = 0.1 for agents).
 
-    Our reading: group advantages take the place of its batch-wide +1 and -1. To train without groups, as it does, give
-    `advantages=batch.rewards - batch.rewards.mean()`.
+    Our reading: group advantages take the place of its batch-wide +1 and -1. To train without
+    groups, as it does, give `advantages=batch.rewards - batch.rewards.mean()`.
     """
     started = start_from(batch, advantages)
     logps = sampled_logps(batch).masked_fill(~batch.mask, torch.inf)
@@ -174,13 +229,14 @@ def negative_token_filtering(batch: CreditBatch, keep: float = 0.1, advantages: 
 
 @credit_rule("balanced_aggregation", paper="arXiv 2605.04077", per_token=False)
 def balanced_aggregation(batch: CreditBatch, advantages: Start = "grpo") -> Float[Tensor, " B"]:
-    """Balance long against short: take the mean over tokens separately for the positive and the negative rollouts.
+    """Balance long against short: take the mean over tokens separately for the positive and the
+    negative rollouts.
 
-    A_i L / L_s, with L the mean length of the batch's rollouts (in training, of those of i's process) and L_s that of
-    the rollouts of i's sign in i's group.
-    Under a loss that weighs all tokens alike (dapo, bnpo, dr_grpo) a group's objective is then, up to a constant,
-    (n_+ mean over positive tokens + n_- mean over negative tokens) / n, as in Balanced Aggregation (arXiv 2605.04077).
-    With loss_type grpo, which divides by T_i already, it is not.
+    A_i L / L_s, with L the mean length of the batch's rollouts (in training, of those of i's
+    process) and L_s that of the rollouts of i's sign in i's group. Under a loss that weighs all
+    tokens alike (dapo, bnpo, dr_grpo) a group's objective is then, up to a constant, (n_+ mean over
+    positive tokens + n_- mean over negative tokens) / n, as in Balanced Aggregation (arXiv
+    2605.04077). With loss_type grpo, which divides by T_i already, it is not.
 
     >>> mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
     >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.ones(2, 3).int(), mask)
@@ -195,13 +251,13 @@ def balanced_aggregation(batch: CreditBatch, advantages: Start = "grpo") -> Floa
     return started * torch.where(mean > 0, lengths.mean() / mean, 0.0)[side]
 
 
-# -- from token coupling: how much a token's update moves the log-probability of right rollouts ---------------------
-#
-# The influence of token t of rollout i on the right rollouts of its group is s_it = sum_j K_(it)j over their tokens j,
-# with K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> (`workbook.theory.coupling`). It is the first-order change of the token
-# by a step on all of those, so it is computed without any N x N: memory is one V x D and the states of one group.
-# A rollout is right where its group advantage is positive and wrong where it is negative. A group that has no tokens of
-# right or none of wrong rollouts keeps its advantages as they are.
+# -- from token coupling: how much a token's update moves the log-probability of right rollouts
+# ---------------------  The influence of token t of rollout i on the right rollouts of its group is
+# s_it = sum_j K_(it)j over their tokens j, with K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j>
+# (`workbook.theory.coupling`). It is the first-order change of the token by a step on all of those,
+# so it is computed without any N x N: memory is one V x D and the states of one group. A rollout is
+# right where its group advantage is positive and wrong where it is negative. A group that has no
+# tokens of right or none of wrong rollouts keeps its advantages as they are.
 
 
 @credit_rule("nthr", paper="arXiv 2505.18830", needs=("states",))
@@ -210,9 +266,10 @@ def nthr(
 ) -> Float[Tensor, "B T"]:
     """Push less on tokens of wrong rollouts whose penalty would take right rollouts down with them.
 
-    A_it = eta A_i on tokens of wrong rollouts with s_it > beta min_j mean_t s_jt, j over the right rollouts, else A_i;
-    eta = 2 |0.5 - p| with p the share of right rollouts in the group, unless given. s is the negative token hidden
-    reward, sum over right tokens of K (arXiv 2505.18830, eq. 7 and algorithm 1, beta = 1).
+    A_it = eta A_i on tokens of wrong rollouts with s_it > beta min_j mean_t s_jt, j over the right
+    rollouts, else A_i; eta = 2 |0.5 - p| with p the share of right rollouts in the group, unless
+    given. s is the negative token hidden reward, sum over right tokens of K (arXiv 2505.18830, eq.
+    7 and algorithm 1, beta = 1).
 
     The states are those of the policy of now: the sampler's own on the first update.
     """
@@ -227,25 +284,33 @@ def nthr(
     return out
 
 
-@credit_rule("token_hidden_reward", paper="arXiv 2510.03669", needs=("states",), exact="our reading")
+@credit_rule(
+    "token_hidden_reward", paper="arXiv 2510.03669", needs=("states",), exact="our reading"
+)
 def token_hidden_reward(
     batch: CreditBatch, p: float = 0.1, dominant: bool = True, advantages: Start = "grpo"
 ) -> Float[Tensor, "B T"]:
-    """Train on the tokens that move right rollouts most, and lean towards exploitation (p > 0) or exploration (p < 0).
+    """Train on the tokens that move right rollouts most, and lean towards exploitation (p > 0) or
+    exploration (p < 0).
 
-    A_it = A_i (1 + p sign(THR_it)) where |THR_it| > min_j mean_t s_jt, j over the right rollouts, else 0, with the
-    token hidden reward THR_it = sign(A_i) s_it: positive where the update makes right rollouts likelier. In s each
-    right rollout counts by its mean over tokens. dominant False leaves the threshold out. Source: arXiv 2510.03669,
-    p = 0.1 or -0.1 there.
+    A_it = A_i (1 + p sign(THR_it)) where |THR_it| > min_j mean_t s_jt, j over the right rollouts,
+    else 0, with the token hidden reward THR_it = sign(A_i) s_it: positive where the update makes
+    right rollouts likelier. In s each right rollout counts by its mean over tokens. dominant False
+    leaves the threshold out. Source: arXiv 2510.03669, p = 0.1 or -0.1 there.
 
-    Our reading: the threshold is NTHR's, its forerunner's, on this s; "following" it is all that is known here.
+    Our reading: the threshold is NTHR's, its forerunner's, on this s; "following" it is all that is
+    known here.
     """
     started = start_from(batch, advantages)
     out = per_token(batch, started)
     for rows in _mixed_groups(batch, started):
         influence, threshold = _influence(batch, rows, started, mean=True)
         hidden_reward = influence * started[rows].sign().unsqueeze(1)
-        kept = hidden_reward.abs() > threshold if dominant else torch.ones_like(hidden_reward, dtype=torch.bool)
+        kept = (
+            hidden_reward.abs() > threshold
+            if dominant
+            else torch.ones_like(hidden_reward, dtype=torch.bool)
+        )
         out[rows] = (out[rows] * (1 + p * hidden_reward.sign())).masked_fill(~kept, 0.0)
     return out
 
@@ -256,17 +321,19 @@ def delta(
 ) -> Float[Tensor, "B T"]:
     """Weigh tokens by how well their gradient tells the positive side from the negative one.
 
-    A_it = w_it A_i with w_it = low + (high - low) sigmoid(d_it / sd of d), divided by its mean over the tokens of i's
-    sign; d of `discrimination`. Source: DelTA (arXiv 2605.21467): coefficients from .8 to 1.2, in a self-normalized
-    surrogate, by a proxy of the token's gradient in the output layer. Our reading: the form of its soft assignment is
-    not known to us.
+    A_it = w_it A_i with w_it = low + (high - low) sigmoid(d_it / sd of d), divided by its mean over
+    the tokens of i's sign; d of `discrimination`. Source: DelTA (arXiv 2605.21467): coefficients
+    from .8 to 1.2, in a self-normalized surrogate, by a proxy of the token's gradient in the output
+    layer. Our reading: the form of its soft assignment is not known to us.
     """
     started = start_from(batch, advantages)
     score = discrimination(batch, started)
     pushing = batch.mask & (started != 0).unsqueeze(1)
     if not pushing.any():
         return per_token(batch, started)
-    weights = low + (high - low) * torch.sigmoid(score / score[pushing].std(correction=0).clamp(min=1e-12))
+    weights = low + (high - low) * torch.sigmoid(
+        score / score[pushing].std(correction=0).clamp(min=1e-12)
+    )
     for sign in (1, -1):
         side = batch.mask & (started.sign() == sign).unsqueeze(1)
         weights = torch.where(side, weights / weights[side].mean() if side.any() else 1.0, weights)
@@ -274,11 +341,13 @@ def delta(
 
 
 def discrimination(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float[Tensor, "B T"]:
-    """How well each token's gradient tells its own side from the other one, DelTA's view of an update; in [-2, 2].
+    """How well each token's gradient tells its own side from the other one, DelTA's view of an
+    update; in [-2, 2].
 
         d_it = cos(g_it, c_own) - cos(g_it, c_other)        c_s = sum_j |A_j| g_j / sum_j |A_j|, over tokens j of sign s
 
-    with g the gradient of log pi by the output layer's weights. 0 outside the mask, and where a sign is missing.
+    with g the gradient of log pi by the output layer's weights. 0 outside the mask, and where a
+    sign is missing.
     """
     mask, signs = batch.mask, advantages.sign().unsqueeze(1).expand(batch.mask.shape)[batch.mask]
     sizes = advantages.abs().unsqueeze(1).expand(mask.shape)[mask]
@@ -292,7 +361,8 @@ def discrimination(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float
         if not weights.any():
             return torch.zeros_like(per_token(batch, advantages))
         weights = (weights / weights.sum()).to(states.hidden.device)
-        products = predicted_delta_logp(*given, weights, 1.0, cap=cap)  # (N,) each gradient times the centroid
+        # (N,) each gradient times the centroid
+        products = predicted_delta_logp(*given, weights, 1.0, cap=cap)
         length = (weights * products).sum().clamp(min=0).sqrt()
         cosines[sign] = (products / (lengths * length).clamp(min=1e-12)).to(advantages)
     out = torch.zeros(mask.shape, dtype=advantages.dtype, device=advantages.device)
@@ -301,7 +371,9 @@ def discrimination(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float
 
 
 def _mixed_groups(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> list[Tensor]:
-    """Groups that have tokens of right and of wrong rollouts: elsewhere there is nothing to compare."""
+    """Groups that have tokens of right and of wrong rollouts: elsewhere there is nothing to
+    compare.
+    """
     signs = advantages.sign() * batch.mask.any(1)
     return [rows for rows in batch.groups() if (signs[rows] > 0).any() and (signs[rows] < 0).any()]
 
@@ -314,7 +386,8 @@ def _influence(
     mean: s is the sum over right rollouts of their means over tokens, not of their sums.
     """
     mask, right = batch.mask[rows], advantages[rows] > 0
-    number = batch.mask.flatten().cumsum(0).view_as(batch.mask) - 1  # (B, T): the place of a token among the states
+    # (B, T): the place of a token among the states
+    number = batch.mask.flatten().cumsum(0).view_as(batch.mask) - 1
     states = batch.states.select(number[rows][mask])
     lengths = mask.sum(1).clamp(min=1)
     weights = (right / lengths if mean else right).to(advantages.dtype)
@@ -326,17 +399,24 @@ def _influence(
     return out, (out.sum(1) / lengths)[right & mask.any(1)].min()
 
 
-RULES = tuple(sorted(CREDIT_RULES, key=lambda name: CREDIT_RULES[name].function.__module__.endswith("controls")))
+RULES = tuple(
+    sorted(
+        CREDIT_RULES, key=lambda name: CREDIT_RULES[name].function.__module__.endswith("controls")
+    )
+)
 
 
 def check_estimator(value: object) -> None:
-    """Raise a ValueError, in one sentence, unless `value` names an estimator, a credit rule or one of the reader's own.
+    """Raise a ValueError, in one sentence, unless `value` names an estimator, a credit rule or one
+    of the reader's own.
 
     >>> check_estimator("own:credit.py:my_rule")
     """
     if value not in (*ESTIMATORS, *RULES) and not (isinstance(value, str) and OWN.fullmatch(value)):
         valid = f"{', '.join((*ESTIMATORS, *RULES))}, or own:<file.py>:<function>"
-        raise ValueError(f"advantage_estimator={repr(value)[:200]} is unknown; valid values are {valid}.")
+        raise ValueError(
+            f"advantage_estimator={repr(value)[:200]} is unknown; valid values are {valid}."
+        )
 
 
 def credit_table(
@@ -344,8 +424,9 @@ def credit_table(
 ) -> dict[str, Float[Tensor, "B T"]]:
     """Advantages per token of several rules on one batch, 0 outside the mask, by name.
 
-    rules: names of CREDIT_RULES or ESTIMATORS, or functions by name; None takes every rule of CREDIT_RULES whose needs
-    the batch knows. Each rule draws from batch.generator as if it were alone. Raises ValueError for an unknown name.
+    rules: names of CREDIT_RULES or ESTIMATORS, or functions by name; None takes every rule of
+    CREDIT_RULES whose needs the batch knows. Each rule draws from batch.generator as if it were
+    alone. Raises ValueError for an unknown name.
 
     >>> import torch
     >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.tensor([[5, 1], [5, 2]]), torch.ones(2, 2))
@@ -366,4 +447,8 @@ def credit_table(
 
 def _function(name: str) -> Rule:
     check_choice("rule", name, (*ESTIMATORS, *CREDIT_RULES))
-    return CREDIT_RULES[name].function if name in CREDIT_RULES else lambda batch: batch.group_advantages(name)
+    return (
+        CREDIT_RULES[name].function
+        if name in CREDIT_RULES
+        else lambda batch: batch.group_advantages(name)
+    )

@@ -1,4 +1,5 @@
-"""Drift: how far an update that no reward asked for moves a softmax, or the odds of equal solutions.
+"""Drift: how far an update that no reward asked for moves a softmax, or the odds of equal
+solutions.
 
 All of it is measured between two policies; what causes it is the business of `weights`.
 """
@@ -15,15 +16,16 @@ def kl_drift(
 ) -> Float[Tensor, "*batch"]:
     """KL divergence of the moved softmax from the old one, at each position.
 
-    With p = softmax(z), p' = softmax(z + s), the step s = lr g, and the Fisher matrix F = diag(p) - p p':
+    With p = softmax(z), p' = softmax(z + s), the step s = lr g, and the Fisher matrix F = diag(p) -
+    p p':
 
     - order "exact": KL(p' || p) = sum_v p'_v (log p'_v - log p_v)
     - order "quadratic": 1/2 s'F s = 1/2 Var_p(s), which the exact one equals up to O(|s|^3)
 
-    Shapes: logits (..., V) = z (log-probabilities will do), step (..., V), which may broadcast; result (...). Unit:
-    nats, in float32 good to about 1e-7. Between two known policies the step is the difference of their
-    log-probabilities. Both orders are >= 0, and 0 only where s is one constant wherever p > 0. Source: arXiv
-    2604.13088, proposition 3.1 (D4 in the claims).
+    Shapes: logits (..., V) = z (log-probabilities will do), step (..., V), which may broadcast;
+    result (...). Unit: nats, in float32 good to about 1e-7. Between two known policies the step is
+    the difference of their log-probabilities. Both orders are >= 0, and 0 only where s is one
+    constant wherever p > 0. Source: arXiv 2604.13088, proposition 3.1 (D4 in the claims).
 
     Raises ValueError for an unknown order, and for steps of another V than the logits.
 
@@ -36,7 +38,8 @@ def kl_drift(
         raise ValueError(f"order {order!r} is unknown; valid are {', '.join(ORDERS)}.")
     if logits.ndim == 0 or step.shape[-1:] != logits.shape[-1:]:
         raise ValueError(
-            f"step has shape {tuple(step.shape)}; its last axis must be that of logits, {tuple(logits.shape)}."
+            f"step has shape {tuple(step.shape)}; its last axis must be that of logits,"
+            f" {tuple(logits.shape)}."
         )
     logits, step = logits.detach(), step.detach()
     logp = torch.log_softmax(logits, -1)
@@ -50,43 +53,56 @@ def kl_drift(
     return (moved.exp() * gain).sum(-1).clamp(min=0.0)  # rounding may leave -1e-9
 
 
-def log_odds_drift(before: Float[Tensor, "*batch K"], after: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch K K"]:
-    """Change of the log-odds of each pair of solutions: entry (a, b) is the change of log pi(y_a)/pi(y_b).
+def log_odds_drift(
+    before: Float[Tensor, "*batch K"], after: Float[Tensor, "*batch K"]
+) -> Float[Tensor, "*batch K K"]:
+    """Change of the log-odds of each pair of solutions: entry (a, b) is the change of log
+    pi(y_a)/pi(y_b).
 
     drift_ab = (log pi'(y_a) - log pi'(y_b)) - (log pi(y_a) - log pi(y_b)), antisymmetric, in nats.
 
-    Shapes: before and after (..., K), the log-probabilities of K whole solutions (the sum over a solution's tokens),
-    normalized or not: a constant common to all drops out. Result (..., K, K). Source: arXiv 2604.13088, corollary 3.2
-    (D5 in the claims), which says lr c(x) (kappa_a - kappa_b); that holds for some update operators only.
+    Shapes: before and after (..., K), the log-probabilities of K whole solutions (the sum over a
+    solution's tokens), normalized or not: a constant common to all drops out. Result (..., K, K).
+    Source: arXiv 2604.13088, corollary 3.2 (D5 in the claims), which says lr c(x) (kappa_a -
+    kappa_b); that holds for some update operators only.
 
-    Raises ValueError for shapes that disagree, and for a solution that is impossible (-inf) before or after.
+    Raises ValueError for shapes that disagree, and for a solution that is impossible (-inf) before
+    or after.
 
     >>> log_odds_drift(torch.zeros(2), torch.tensor([0.5, 0.25])).tolist()
     [[0.0, 0.25], [-0.25, 0.0]]
     """
     if before.shape != after.shape or before.ndim == 0:
         raise ValueError(
-            f"before is {tuple(before.shape)} and after {tuple(after.shape)}; they must have the same shape (..., K)."
+            f"before is {tuple(before.shape)} and after {tuple(after.shape)}; they must have the"
+            " same shape (..., K)."
         )
     for name, logps in {"before": before, "after": after}.items():
         if not logps.isfinite().all():
-            raise ValueError(f"{name} holds a log-probability that is not finite; every solution must be possible.")
+            raise ValueError(
+                f"{name} holds a log-probability that is not finite; every solution must be"
+                " possible."
+            )
     moved = (after - before).detach()
     return moved.unsqueeze(-1) - moved.unsqueeze(-2)
 
 
 def solution_entropy(logps: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
-    """Entropy over equivalent solutions, given that one of them is produced: of two, the binary entropy of D5.
+    """Entropy over equivalent solutions, given that one of them is produced: of two, the binary
+    entropy of D5.
 
     H = -sum_k q_k log q_k with q = pi(y_k) / sum_j pi(y_j), in nats, between 0 and log K.
 
-    Shapes: logps (..., K) log-probabilities of the solutions, normalized or not; result (...). An impossible solution
-    (-inf) counts 0. Source: arXiv 2604.13088, corollary 3.2. Raises ValueError where there are no solutions.
+    Shapes: logps (..., K) log-probabilities of the solutions, normalized or not; result (...). An
+    impossible solution (-inf) counts 0. Source: arXiv 2604.13088, corollary 3.2. Raises ValueError
+    where there are no solutions.
 
     >>> round(solution_entropy(torch.tensor([0.25, 0.25]).log()).item(), 4)
     0.6931
     """
     if logps.ndim == 0 or logps.shape[-1] == 0:
-        raise ValueError(f"logps has shape {tuple(logps.shape)}; it must be (..., K) with at least one solution.")
+        raise ValueError(
+            f"logps has shape {tuple(logps.shape)}; it must be (..., K) with at least one solution."
+        )
     logq = torch.log_softmax(logps.detach(), -1)
     return -(logq.exp() * torch.where(logq > -torch.inf, logq, 0.0)).sum(-1)

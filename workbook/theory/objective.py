@@ -1,4 +1,5 @@
-"""Token weights of the objective sum w_it A_it log pi_it: one rule for ratios, clipping and a group transform.
+"""Token weights of the objective sum w_it A_it log pi_it: one rule for ratios, clipping and a group
+transform.
 
     u    ratios to the policy that sampled, per token or per sequence                 (`weights.surrogate_weights`)
     w    u, 0 where the surrogate is clipped; before a transform on "clamped_ratios": u held inside the clip range
@@ -26,9 +27,11 @@ def ratio_weights(
     clipping: str = "asymmetric",
     clamp: bool = False,
 ) -> Float[Tensor, "B T"]:
-    """Weights w of the clipped surrogate; clamp: ratios held inside the clip range, as a transform on them takes them.
+    """Weights w of the clipped surrogate; clamp: ratios held inside the clip range, as a transform
+    on them takes them.
 
-    Shapes, arguments and errors as in `surrogate_weights`. Clamped weights are not 0 outside the mask.
+    Shapes, arguments and errors as in `surrogate_weights`. Clamped weights are not 0 outside the
+    mask.
     """
     scored = (logps, old_logps, mask, advantages, level)
     if not clamp:
@@ -45,10 +48,11 @@ def transform_weights(
     mask: Shaped[Tensor, "..."] | None = None,
     per_rollout: bool = False,
 ) -> Float[Tensor, " B"] | Float[Tensor, "B T"]:
-    """Weights w~ of each group: None leaves them, "min_replace" and "advantage_orthogonal" make shared tokens cancel.
+    """Weights w~ of each group: None leaves them, "min_replace" and "advantage_orthogonal" make
+    shared tokens cancel.
 
-    per_rollout: a rollout's tokens all have one weight, which is transformed once.  Shapes as in `min_replace`.
-    Raises ValueError for an unknown transform and shapes that disagree.
+    per_rollout: a rollout's tokens all have one weight, which is transformed once.  Shapes as in
+    `min_replace`. Raises ValueError for an unknown transform and shapes that disagree.
 
     >>> import torch
     >>> weights, groups = torch.tensor([3.0, 1.0]), torch.tensor([0, 0])
@@ -59,7 +63,9 @@ def transform_weights(
     if transform is None:
         return weights
     if per_rollout:  # (B,), a rollout that the mask leaves out wholly is none of its group
-        whole = transform_weights(weights.amax(dim=1), transform, advantages, group_ids, mask.bool().any(dim=1))
+        whole = transform_weights(
+            weights.amax(dim=1), transform, advantages, group_ids, mask.bool().any(dim=1)
+        )
         return whole[:, None] * mask
     active = None if mask is None else mask.bool()
     if transform == "min_replace":
@@ -79,13 +85,16 @@ def objective_weights(
     transform: str | None = None,
     transform_on: str = "clamped_ratios",
 ) -> Float[Tensor, "B T"]:
-    """Weight of each token under an objective, before the loss's normalizer; detached, 0 outside the mask.
+    """Weight of each token under an objective, before the loss's normalizer; detached, 0 outside
+    the mask.
 
-    level, clip, clipping: as in `surrogate_weights`.  transform: None or one of TRANSFORMS.  transform_on: what it
-    takes, "clamped_ratios" (inside the clip range) or "clipped_weights" (the surrogate's own, 0 where it is clipped).
+    level, clip, clipping: as in `surrogate_weights`.  transform: None or one of
+    TRANSFORMS.  transform_on: what it takes, "clamped_ratios" (inside the clip range) or
+    "clipped_weights" (the surrogate's own, 0 where it is clipped).
 
-    Shapes: (B, T), advantages (B,) or (B, T), group_ids (B,); a sequence ratio with one advantage per rollout is
-    transformed per rollout, all else position by position. Raises ValueError as the two halves do.
+    Shapes: (B, T), advantages (B,) or (B, T), group_ids (B,); a sequence ratio with one advantage
+    per rollout is transformed per rollout, all else position by position. Raises ValueError as the
+    two halves do.
 
     >>> import torch
     >>> now, old, both = torch.tensor([[0.5], [0.0]]), torch.zeros(2, 1), torch.ones(2, 1)

@@ -1,4 +1,6 @@
-"""TRL's trainer with the switches of cancellation, and runs that can be watched, stopped, resumed and compared."""
+"""TRL's trainer with the switches of cancellation, and runs that can be watched, stopped, resumed
+and compared.
+"""
 
 from workbook.places import lazy_names
 

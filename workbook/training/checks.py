@@ -1,8 +1,9 @@
-"""Settings that would break a run, or turn an intervention into a silent no-op, named before anything is trained.
+"""Settings that would break a run, or turn an intervention into a silent no-op, named before
+anything is trained.
 
-Each rule is one sentence that names the field, its value and what would be valid. `problems` is pure: the trainer raises
-on its errors and warns of the rest. `check_run` asks it of a run's config, and whether packages, policy and task are
-there; no model is loaded.
+Each rule is one sentence that names the field, its value and what would be valid. `problems` is
+pure: the trainer raises on its errors and warns of the rest. `check_run` asks it of a run's config,
+and whether packages, policy and task are there; no model is loaded.
 """
 
 import re
@@ -24,11 +25,14 @@ from workbook.theory.credit_rules import RULES
 from workbook.training.config import CHOICES, CancellationConfig, RunConfig, trainer_args
 from workbook.training.credit import check_estimator, credit_call
 
-# Loss types whose surrogate is min(r A, clip(r) A): the ones a reweighted surrogate can stand in for.
+# Loss types whose surrogate is min(r A, clip(r) A): the ones a reweighted surrogate can stand in
+# for.
 CLIPPED_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
 AVERAGING_LOSSES = (*CLIPPED_LOSSES, "sapo", "luspo")
-STEPPING_INSIDE = ("lomo", "layerwise")  # optimizers that step inside the backward pass and leave no gradient to read
-QUICKLY_DRAWN = 10_000  # prompts; with more of them, or of a gym task, the run itself says whether there are enough
+# optimizers that step inside the backward pass and leave no gradient to read
+STEPPING_INSIDE = ("lomo", "layerwise")
+# prompts; with more of them, or of a gym task, the run itself says whether there are enough
+QUICKLY_DRAWN = 10_000
 
 
 class Problem(NamedTuple):
@@ -45,11 +49,14 @@ def problems(
 ) -> list[Problem]:  # fmt: skip
     """List what is wrong with `args` (a CancellationConfig) for a launch of `world_size` processes.
 
-    lora_dropout: the largest of the model's adapters.  quantized: whether base weights are 4-bit or 8-bit.  base_dtype:
-    the torch.dtype of the weights under adapters, None without.  aux_loss: whether the model adds a mixture of experts'
-    load-balancing loss.  sharded: whether weights or gradients are spread over processes (FSDP, DeepSpeed).
-    padding_changes: whether prompts differ in length for a model that left padding changes.  kind: the model's class.
-    rule: the credit rule (`training.credit.CreditCall`) that advantage_estimator means; None looks up one of ours.
+    lora_dropout: the largest of the model's adapters.  quantized: whether base weights are 4-bit or
+    8-bit.  base_dtype: the torch.dtype of the weights under adapters, None without.  aux_loss:
+    whether the model adds a mixture of experts' load-balancing loss.  sharded: whether weights or
+    gradients are spread over processes (FSDP, DeepSpeed).
+    padding_changes: whether prompts differ in length for a model that left padding changes.  kind:
+    the model's class.
+    rule: the credit rule (`training.credit.CreditCall`) that advantage_estimator means; None looks
+    up one of ours.
     """
     found = _unknown_values(args, rule)
     if not any(holds for holds, *_ in found):  # else the other rules would only repeat it
@@ -66,12 +73,20 @@ def problems(
 
 
 def credit_rule(args, rule=None):
-    """The credit rule of a config, where it is one of ours or given; None for a plain estimator, and for one unknown."""
-    return credit_call(args.advantage_estimator) if rule is None and args.advantage_estimator in RULES else rule
+    """The credit rule of a config, where it is one of ours or given; None for a plain estimator,
+    and for one unknown.
+    """
+    return (
+        credit_call(args.advantage_estimator)
+        if rule is None and args.advantage_estimator in RULES
+        else rule
+    )
 
 
 def token_credit(args, rule=None) -> bool:
-    """Whether each token may have its own advantage; what one's own rule gives is known once it has given it."""
+    """Whether each token may have its own advantage; what one's own rule gives is known once it has
+    given it.
+    """
     rule = credit_rule(args, rule)
     return args.advantage_estimator not in ESTIMATORS and (rule is None or rule.per_token)
 
@@ -79,11 +94,14 @@ def token_credit(args, rule=None) -> bool:
 def reweights(args, rule=None, advantages=None) -> bool:
     """Whether the trainer writes the surrogate's weights itself, in place of TRL's.
 
-    advantages: a batch's, which say whether each token has its own; None asks what the rule may give.
+    advantages: a batch's, which say whether each token has its own; None asks what the rule may
+    give.
     """
     # per-token advantages under one ratio per sequence
     averaged = args.importance_sampling_level == "sequence" and args.loss_type in AVERAGING_LOSSES
-    by_token = averaged and (token_credit(args, rule) if advantages is None else advantages.dim() == 2)
+    by_token = averaged and (
+        token_credit(args, rule) if advantages is None else advantages.dim() == 2
+    )
     return args.group_transform is not None or args.clipping == "symmetric" or by_token
 
 
@@ -107,7 +125,9 @@ def _unknown_values(args, rule) -> list[Rule]:
 
 
 def _measuring(args, aux_loss: bool, sharded: bool) -> list[Rule]:
-    """Rules for measure_cancellation, which splits a gradient into its two signs, and for record_tokens."""
+    """Rules for measure_cancellation, which splits a gradient into its two signs, and for
+    record_tokens.
+    """
     on, off, setting = args.measure_cancellation, "measure_cancellation=0", f"measure_cancellation={args.measure_cancellation}"
     record, recording, optim = args.record_tokens, f"record_tokens={args.record_tokens}", getattr(args.optim, "value", args.optim)
     reentrant = args.gradient_checkpointing and (args.gradient_checkpointing_kwargs or {}).get("use_reentrant")
@@ -138,7 +158,9 @@ def _batching(args, world_size: int) -> list[Rule]:
 
 
 def _reweighting(args, rule) -> list[Rule]:
-    """Rules for what replaces the surrogate's weights: a transform, symmetric clipping, tokens of a sequence ratio."""
+    """Rules for what replaces the surrogate's weights: a transform, symmetric clipping, tokens of a
+    sequence ratio.
+    """
     transform, clipped = args.group_transform, args.transform_on == "clipped_weights"
     idle = (transform is None and args.transform_on != TRANSFORM_INPUTS[0], "warning", f"transform_on={args.transform_on!r} is ignored without a group_transform; set one of {', '.join(TRANSFORMS)}.")
     if not reweights(args, rule):
@@ -162,7 +184,8 @@ def _reweighting(args, rule) -> list[Rule]:
     if not transform:
         return found
     return [
-        *found,  # and what must not come between a transform and the gradient, and what it needs of a batch
+        # and what must not come between a transform and the gradient, and what it needs of a batch
+        *found,
         (args.top_entropy_quantile < 1, "error", f"{setting} makes a group's weights cancel, which top_entropy_quantile={args.top_entropy_quantile} undoes by dropping tokens of some of its rollouts; set it to 1.0."),
         (args.mask_truncated_completions and transform == "min_replace", "error", f"{setting} cancels where a group's advantages sum to 0, but mask_truncated_completions=True takes rollouts out of that sum; set it to False, or use group_transform='advantage_orthogonal', which projects on what is left."),
         (args.loss_type == "grpo", "warning", f"loss_type='grpo' divides by each rollout's own length after {setting}, so a group of unequal lengths doesn't cancel; use 'dr_grpo' or 'dapo'."),
@@ -206,7 +229,8 @@ def _estimator(args, rule, sharded: bool) -> list[Rule]:
 
 
 def _loss(args) -> list[Rule]:
-    """Rules for loss types and masks, whatever else is set, and for the schedule and checkpoints."""
+    """Rules for loss types and masks, whatever else is set, and for the schedule and checkpoints.
+    """
     bound, least = args.epsilon if args.epsilon_high is None else args.epsilon_high, f"{1 + args.epsilon:g}"
     high = args.epsilon_high is not None and args.epsilon_high >= 1
     schedule, strategy = (getattr(value, "value", value) for value in (args.lr_scheduler_type, args.save_strategy))
@@ -242,8 +266,8 @@ def _model(args, lora_dropout, quantized, base_dtype, sharded, padding_changes, 
 def check_run(config: RunConfig) -> None:
     """Check a `RunConfig` wholly, with its policy's and task's names, and write nothing.
 
-    A model or data set of a hub is not asked for: `load_policy` and `get_task` say whether that is there.
-    Raises ValueError, one sentence that names the field, its value and what would be valid.
+    A model or data set of a hub is not asked for: `load_policy` and `get_task` say whether that is
+    there. Raises ValueError, one sentence that names the field, its value and what would be valid.
     """
     for problem in validate(config):
         if problem.severity == "error":
@@ -252,7 +276,9 @@ def check_run(config: RunConfig) -> None:
     family, _, rest = config.task.partition(":")
     if family == "hub" and not Path(rest).expanduser().exists():
         return
-    where = f"task={show_value(config.task)}" + f" with task_options={config.task_options}" * bool(config.task_options)
+    where = f"task={show_value(config.task)}" + f" with task_options={config.task_options}" * bool(
+        config.task_options
+    )
     try:
         task = get_task(config.task, **config.task_options)
         if family != "gym" and config.num_prompts + config.eval_prompts <= QUICKLY_DRAWN:
@@ -266,19 +292,26 @@ def check_run(config: RunConfig) -> None:
 
 
 def validate(config: RunConfig) -> list[Problem]:
-    """List what `problems` and TRL's own config find wrong with a run's settings; model and task are not looked at.
+    """List what `problems` and TRL's own config find wrong with a run's settings; model and task
+    are not looked at.
 
-    Of several processes TRL's config would wait for all, so there the trainer itself refuses what makes no run.
+    Of several processes TRL's config would wait for all, so there the trainer itself refuses what
+    makes no run.
     """
     trainer, frozen, dtype = config.trainer, config.quantization and not config.lora, config.dtype
-    lost = f"dtype={dtype!r} is for frozen weights, and without adapters all are trained; set lora to a rank or dtype "
+    lost = (
+        f"dtype={dtype!r} is for frozen weights, and without adapters all are trained; set lora to"
+        " a rank or dtype "
+    )
     before: list[tuple] = [  # what TRL and transformers would say late, or not at all
         ("max_steps" not in trainer, "trainer.max_steps is missing; set it to a positive number of optimizer steps."),
         (frozen, f"quantization={config.quantization!r} freezes all weights, so lora={config.lora} leaves nothing to "
             "train; set lora to a rank, e.g. 8."),
         (dtype not in ("auto", "float32") and not config.lora, f"{lost}to auto, as trained weights lose small updates."),
     ]  # fmt: skip
-    if wrong := [sentence for holds, sentence in before if holds][:1] or list(missing_packages(trainer)):
+    if wrong := [sentence for holds, sentence in before if holds][:1] or list(
+        missing_packages(trainer)
+    ):
         return [Problem("error", sentence) for sentence in wrong]
     if process_count() > 1:
         return []
@@ -287,10 +320,17 @@ def validate(config: RunConfig) -> list[Problem]:
         rule = credit_call(args.advantage_estimator)
     except Exception as refusal:  # of TRL, transformers, accelerate, or a rule of one's own
         sentence = explain_error(refusal).rstrip(".")
-        named = [f"{key}={show_value(value)}" for key, value in trainer.items() if re.search(rf"\b{key}\b", sentence)]
+        named = [
+            f"{key}={show_value(value)}"
+            for key, value in trainer.items()
+            if re.search(rf"\b{key}\b", sentence)
+        ]
         return [Problem("error", f"{sentence} ({', '.join(named)})." if named else f"{sentence}.")]
     few = args.generation_batch_size // args.num_generations
-    prompts = f"num_prompts={config.num_prompts} must be at least {few}, the prompts of a generation batch."
+    prompts = (
+        f"num_prompts={config.num_prompts} must be at least {few}, the prompts of a generation"
+        " batch."
+    )
     found = [Problem("error", prompts)] if config.num_prompts < few else []
     return found + problems(args, quantized=bool(config.quantization), rule=rule)
 
@@ -302,12 +342,18 @@ def missing_packages(trainer: dict) -> Iterator[str]:
     trackers, known = trainer.get("report_to") or [], ("none", "all", *INTEGRATION_TO_CALLBACK)
     for name in [trackers] if isinstance(trackers, str) else trackers:
         if name not in known:
-            yield f"report_to={name!r} is no tracker of transformers; take 'none' or {', '.join(known[2:])}."
+            yield (
+                f"report_to={name!r} is no tracker of transformers; take 'none' or"
+                f" {', '.join(known[2:])}."
+            )
         elif name not in ("none", "all", "azure_ml", "flyte"):
             needs[f"report_to={name!r}"] = name
     for setting, package in needs.items():
         if find_spec(package) is None:
-            yield f"{setting} needs the package {package}, which is not installed: pip install {package}"
+            yield (
+                f"{setting} needs the package {package}, which is not installed: pip install"
+                f" {package}"
+            )
 
 
 def _check_policy(name: str) -> None:
@@ -317,12 +363,19 @@ def _check_policy(name: str) -> None:
         try:
             folder = Path(name).expanduser()
             there = folder.is_dir()
-        except (OSError, RuntimeError) as refusal:  # a name that is too long; a user's home that is not there
-            raise ValueError(f"policy={show_value(name)} can't be looked up ({explain_error(refusal)})") from None
+        except (OSError, RuntimeError) as refusal:
+            # a name that is too long; a user's home that is not there
+            raise ValueError(
+                f"policy={show_value(name)} can't be looked up ({explain_error(refusal)})"
+            ) from None
         if not there and not re.fullmatch(HUB_ID, name):
             names = ", ".join(map(repr, ("bundled", *PACKAGED)))
-            raise ValueError(f"policy={show_value(name)} must be {names}, an existing folder of a model or a hub id.")
+            raise ValueError(
+                f"policy={show_value(name)} must be {names}, an existing folder of a model or a"
+                " hub id."
+            )
         if there and not (folder / "config.json").is_file():
             raise ValueError(
-                f"policy={show_value(name)} must be a folder that holds a model, but it has no config.json."
+                f"policy={show_value(name)} must be a folder that holds a model, but it has no"
+                " config.json."
             )

@@ -1,16 +1,17 @@
-"""Readings of a trainer's batches and model, and the share of the pushes on a policy that cancels: inside one optimizer
-step, and across those of a generation batch.
+"""Readings of a trainer's batches and model, and the share of the pushes on a policy that cancels:
+inside one optimizer step, and across those of a generation batch.
 
-Opposing gradients can meet in two places. Inside a step they are summed before the optimizer sees them. Across steps
-the optimizer takes one after the other, and what the first did the next may undo. Order and composition of mini-batches
-decide which of the two happens; to first order in the learning rate, plain SGD ends at the same place by either.
+Opposing gradients can meet in two places. Inside a step they are summed before the optimizer sees
+them. Across steps the optimizer takes one after the other, and what the first did the next may
+undo. Order and composition of mini-batches decide which of the two happens; to first order in the
+learning rate, plain SGD ends at the same place by either.
 
-Every loss of TRL is a function of the log-probabilities logp_it. A token's push is -d loss / d logp_it, exact for each
-loss type, bound, mask and correction, since it is read from the very graph that is trained. In the words of
-`theory.weights`, push_it = w_it A_it / N with one number N per micro-batch: rollouts * max_completion_length for
-dr_grpo, tokens for dapo, cispo, vespo and bnpo, rollouts for grpo, sapo and luspo, each times the gradient
-accumulation. The first two of these last also divide by each rollout's own length: that is part of w. No metric here
-depends on N.
+Every loss of TRL is a function of the log-probabilities logp_it. A token's push is -d loss / d
+logp_it, exact for each loss type, bound, mask and correction, since it is read from the very graph
+that is trained. In the words of `theory.weights`, push_it = w_it A_it / N with one number N per
+micro-batch: rollouts * max_completion_length for dr_grpo, tokens for dapo, cispo, vespo and bnpo,
+rollouts for grpo, sapo and luspo, each times the gradient accumulation. The first two of these last
+also divide by each rollout's own length: that is part of w. No metric here depends on N.
 """
 
 import copy
@@ -30,15 +31,23 @@ from workbook.theory.weights import cancellation_residual
 
 
 def token_pushes(loss: Float[Tensor, ""], logps: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-    """Read -d loss / d logp from the graph of `loss`, which stays as it is; the model is not entered."""
-    (slopes,) = torch.autograd.grad(loss, logps, retain_graph=True, allow_unused=True, materialize_grads=True)
+    """Read -d loss / d logp from the graph of `loss`, which stays as it is; the model is not
+    entered.
+    """
+    (slopes,) = torch.autograd.grad(
+        loss, logps, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
     return -slopes.to(torch.promote_types(slopes.dtype, torch.float32))
 
 
-def unpenalized(compute: Callable, trainer, model, inputs: dict, outputs: tuple) -> Float[Tensor, ""]:
-    """The loss once more from what the model gave, `outputs`, without the KL penalty, whatever weights that.
+def unpenalized(
+    compute: Callable, trainer, model, inputs: dict, outputs: tuple
+) -> Float[Tensor, ""]:
+    """The loss once more from what the model gave, `outputs`, without the KL penalty, whatever
+    weights that.
 
-    compute: the class's `_compute_loss`, called on a copy of the trainer, which keeps to itself what it logs.
+    compute: the class's `_compute_loss`, called on a copy of the trainer, which keeps to itself
+    what it logs.
     """
     twin = copy.copy(trainer)
     twin.beta, twin._metrics = 0.0, {mode: defaultdict(list) for mode in trainer._metrics}
@@ -47,9 +56,11 @@ def unpenalized(compute: Callable, trainer, model, inputs: dict, outputs: tuple)
 
 
 def reward_columns(trainer, per_function: Float[Tensor, "B K"]) -> dict[str, Shaped[Tensor, " B"]]:
-    """Columns group_id, rewards and rollout of a generation batch, by what each reward function gave its rollouts.
+    """Columns group_id, rewards and rollout of a generation batch, by what each reward function
+    gave its rollouts.
 
-    A reward is the weighted sum over the functions; that of a rollout which none of them could score is NaN.
+    A reward is the weighted sum over the functions; that of a rollout which none of them could
+    score is NaN.
     """
     rewards = (per_function * trainer.reward_weights.to(per_function.device)).nansum(dim=1)
     rollout = torch.arange(len(rewards), device=rewards.device)
@@ -60,35 +71,50 @@ def reward_columns(trainer, per_function: Float[Tensor, "B K"]) -> dict[str, Sha
 def mean_residual(
     pushes: Float[Tensor, "B T"], group_ids: Shaped[Tensor, " B"], chosen: Bool[Tensor, "B T"]
 ) -> Float[Tensor, ""]:
-    """Mean over (group, position) of |sum of pushes| / sum of |pushes|, over the chosen tokens: 0 cancels."""
+    """Mean over (group, position) of |sum of pushes| / sum of |pushes|, over the chosen tokens: 0
+    cancels.
+    """
     if not chosen.any():
         return pushes.new_zeros(())
-    labels = group_ids[:, None] * pushes.size(1) + torch.arange(pushes.size(1), device=pushes.device)
-    return cancellation_residual(pushes[chosen], torch.ones_like(pushes[chosen]), labels[chosen]).mean()
+    labels = group_ids[:, None] * pushes.size(1) + torch.arange(
+        pushes.size(1), device=pushes.device
+    )
+    return cancellation_residual(
+        pushes[chosen], torch.ones_like(pushes[chosen]), labels[chosen]
+    ).mean()
 
 
 class CancellationMeter(TrainerCallback):
-    """Measures every `trainer.args.measure_cancellation`-th generation batch; logs three metrics under `cancellation/`.
+    """Measures every `trainer.args.measure_cancellation`-th generation batch; logs three metrics
+    under `cancellation/`.
 
-    in_step: 1 - |g+ + g-| / (|g+| + |g-|), with g+ and g- the loss's gradients by tokens of positive and negative
-        advantage, summed over an optimizer step's micro-batches: 0 = nothing cancels, as with one sign only; two
-        equally long gradients at a right angle give 0.29; 1 = everything.
+    in_step: 1 - |g+ + g-| / (|g+| + |g-|), with g+ and g- the loss's gradients by tokens of
+    positive and negative
+        advantage, summed over an optimizer step's micro-batches: 0 = nothing cancels, as with one
+        sign only; two equally long gradients at a right angle give 0.29; 1 = everything.
     sign_cosine: cosine of g+ and g-, where both are there: -1 = opposed, 0 = unrelated.
-    across_steps: 1 - |sum of the steps' displacements| / sum of |displacement|, over a generation batch's optimizer
+    across_steps: 1 - |sum of the steps' displacements| / sum of |displacement|, over a generation
+    batch's optimizer
         steps, weights as one vector.
 
-    It costs one more backward pass per measured micro-batch, of g+ alone; g- is the rest of the gradient. It holds two
-    copies of the trained weights at most, besides what the backward pass under way returns.
+    It costs one more backward pass per measured micro-batch, of g+ alone; g- is the rest of the
+    gradient. It holds two copies of the trained weights at most, besides what the backward pass
+    under way returns.
     """
 
     def __init__(self, trainer):
         self.trainer, self.plus, self.signs = trainer, None, None
         self.first, self.last, self.length = None, None, 0.0
-        self.grad_scale = 1.0  # by which clipping has multiplied the gradient that the optimizer takes
+        # by which clipping has multiplied the gradient that the optimizer takes
+        self.grad_scale = 1.0
         self.window = trainer.args.steps_per_batch
 
-    def add(self, model, logps: torch.Tensor, pushes: torch.Tensor, advantages: torch.Tensor) -> None:
-        """Add one micro-batch: its tokens' log-probabilities, with their graph, what each pushes, and its advantage."""
+    def add(
+        self, model, logps: torch.Tensor, pushes: torch.Tensor, advantages: torch.Tensor
+    ) -> None:
+        """Add one micro-batch: its tokens' log-probabilities, with their graph, what each pushes,
+        and its advantage.
+        """
         if not self._due():
             return
         signs = [pushes.masked_fill(~(sign * advantages > 0), 0.0) for sign in (1, -1)]
@@ -96,11 +122,16 @@ class CancellationMeter(TrainerCallback):
         self.signs = here if self.signs is None else self.signs | here
         if not here[0]:
             return
-        scaler = self.trainer.accelerator.scaler  # float16: gradients that a pass would round to 0 are scaled up
+        # float16: gradients that a pass would round to 0 are scaled up
+        scaler = self.trainer.accelerator.scaler
         scale = 1.0 if scaler is None else scaler.get_scale()
         with torch.autocast(logps.device.type, enabled=False):
             gradients = torch.autograd.grad(
-                logps, _trained(model), (-scale * signs[0]).to(logps.dtype), retain_graph=True, allow_unused=True
+                logps,
+                _trained(model),
+                (-scale * signs[0]).to(logps.dtype),
+                retain_graph=True,
+                allow_unused=True,
             )
         if self.plus is None:
             self.plus = [None] * len(gradients)
@@ -122,7 +153,8 @@ class CancellationMeter(TrainerCallback):
         starts = state.global_step % self.window == 0
         if self.window == 1:  # of one step nothing cancels in another
             self.trainer._log_cancellation("across_steps", 0.0)
-        elif starts or self.first is not None:  # a run resumed inside a generation batch has no first position
+        elif starts or self.first is not None:
+            # a run resumed inside a generation batch has no first position
             self.last = [p.detach().clone() for p in _trained(model)]
             self.first = self.last if starts else self.first
 
@@ -144,21 +176,34 @@ class CancellationMeter(TrainerCallback):
         for i, weight in enumerate(_trained(model)):
             plus = self.plus[i] if both and self.plus is not None else None
             if both and accelerator.num_processes > 1:
-                plus = accelerator.reduce(torch.zeros_like(weight) if plus is None else plus, "mean")
+                plus = accelerator.reduce(
+                    torch.zeros_like(weight) if plus is None else plus, "mean"
+                )
             if weight.grad is not None:
-                for total, up in _pieces(weight.grad, torch.zeros_like(weight) if plus is None else plus):
+                for total, up in _pieces(
+                    weight.grad, torch.zeros_like(weight) if plus is None else plus
+                ):
                     total = total / self.grad_scale
                     down = total - up
-                    rows.append(torch.stack([total @ total, up @ up, down @ down, up @ down]).to(rows[0].device))
+                    rows.append(
+                        torch.stack([total @ total, up @ up, down @ down, up @ down]).to(
+                            rows[0].device
+                        )
+                    )
         products = torch.stack(rows).cpu().double().sum(0)
         whole, plus, minus = products[:3].sqrt()
         if products.isfinite().all() and plus + minus > 0:  # a float16 overflow steps nowhere
-            trainer._log_cancellation("in_step", max(0.0, float(1 - whole / (plus + minus))) if both else 0.0)
+            trainer._log_cancellation(
+                "in_step", max(0.0, float(1 - whole / (plus + minus))) if both else 0.0
+            )
             if plus > 0 and minus > 0:
                 trainer._log_cancellation("sign_cosine", products[3] / (plus * minus))
 
     def _due(self) -> bool:
-        return self.trainer.state.global_step // self.window % self.trainer.args.measure_cancellation == 0
+        return (
+            self.trainer.state.global_step // self.window % self.trainer.args.measure_cancellation
+            == 0
+        )
 
 
 def _trained(model) -> list[torch.nn.Parameter]:
@@ -166,7 +211,9 @@ def _trained(model) -> list[torch.nn.Parameter]:
 
 
 def _pieces(*tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """The same rows of tensors of one shape, flat and in float32: few enough for a processor's cache."""
+    """The same rows of tensors of one shape, flat and in float32: few enough for a processor's
+    cache.
+    """
     whole = [torch.atleast_1d(tensor.detach()) for tensor in tensors]
     size = 2**26 if whole[0].is_cuda else 2**16
     rows = max(1, size * len(whole[0]) // max(1, whole[0].numel()))
@@ -181,7 +228,8 @@ def _distance(model, position: list[torch.Tensor]) -> float:
     return float(torch.stack([step @ step for step in steps]).cpu().double().sum().sqrt())
 
 
-# -- readings of a batch and of a model ------------------------------------------------------------------------------
+# -- readings of a batch and of a model
+# ------------------------------------------------------------------------------
 
 
 def is_scalar(value) -> bool:
@@ -190,14 +238,22 @@ def is_scalar(value) -> bool:
 
 
 def take(value, index: torch.Tensor):
-    """Rows `index` of a column, a tensor or a list; None and a number for all rollouts stay what they are."""
+    """Rows `index` of a column, a tensor or a list; None and a number for all rollouts stay what
+    they are.
+    """
     if value is None or is_scalar(value):
         return value
-    return value[index.to(value.device)] if isinstance(value, torch.Tensor) else [value[i] for i in index.tolist()]
+    return (
+        value[index.to(value.device)]
+        if isinstance(value, torch.Tensor)
+        else [value[i] for i in index.tolist()]
+    )
 
 
 def loss_mask(inputs: dict) -> torch.Tensor:
-    """Completion tokens (B, T) that the loss takes: 0 for padding, truncated rollouts and what tools wrote."""
+    """Completion tokens (B, T) that the loss takes: 0 for padding, truncated rollouts and what
+    tools wrote.
+    """
     mask = inputs["completion_mask"]
     return mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
 
@@ -208,7 +264,9 @@ def by_token(advantages: torch.Tensor) -> torch.Tensor:
 
 
 def by_rollout(batch: dict) -> torch.Tensor:
-    """One advantage per rollout (B,), 0 where the loss masks all: their mean over the tokens that the loss takes."""
+    """One advantage per rollout (B,), 0 where the loss masks all: their mean over the tokens that
+    the loss takes.
+    """
     advantages = batch["advantages"]
     if "completion_mask" not in batch:
         return advantages
@@ -221,7 +279,11 @@ def by_rollout(batch: dict) -> torch.Tensor:
 def model_facts(trainer) -> dict:
     """Facts about a trainer's model and launch, as arguments of `checks.problems`."""
     model, adapters = trainer.model, getattr(trainer.model, "peft_config", {}).values()
-    base = {p.dtype for name, p in model.named_parameters() if "lora_" not in name and p.is_floating_point()}
+    base = {
+        p.dtype
+        for name, p in model.named_parameters()
+        if "lora_" not in name and p.is_floating_point()
+    }
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
     prompts = (trainer._tokenizer, trainer.train_dataset, trainer.args.chat_template_kwargs)
     return {
@@ -229,18 +291,23 @@ def model_facts(trainer) -> dict:
         "kind": type(model).__name__,
         "padding_changes": not sharded and padding_changes(model, *prompts),
         "lora_dropout": max((c.lora_dropout for c in adapters), default=0.0),
-        "quantized": bool(getattr(model, "is_loaded_in_4bit", False) or getattr(model, "is_loaded_in_8bit", False)),
+        "quantized": bool(
+            getattr(model, "is_loaded_in_4bit", False) or getattr(model, "is_loaded_in_8bit", False)
+        ),
         "base_dtype": min(base, key=lambda dtype: dtype.itemsize) if adapters else None,
         "aux_loss": trainer.aux_loss_enabled,
         "sharded": sharded,
     }
 
 
-def padding_changes(model: torch.nn.Module, tokenizer, dataset, chat_template_kwargs: dict | None = None) -> bool:
-    """Whether prompts differ in length, and padding on the left changes this model's logits without positions.
+def padding_changes(
+    model: torch.nn.Module, tokenizer, dataset, chat_template_kwargs: dict | None = None
+) -> bool:
+    """Whether prompts differ in length, and padding on the left changes this model's logits without
+    positions.
 
-    RWKV and decoders of BART ignore padding, and GPT-2 counts it. Prompts are tokenized for such models only; what
-    can't be tokenized here counts as unequal.
+    RWKV and decoders of BART ignore padding, and GPT-2 counts it. Prompts are tokenized for such
+    models only; what can't be tokenized here counts as unequal.
     """
     try:
         if padding_error(model, positions=False) <= 1:
@@ -249,18 +316,25 @@ def padding_changes(model: torch.nn.Module, tokenizer, dataset, chat_template_kw
         return False
     try:
         prompts = list(dataset["prompt"])
-        return len({len(row) for row in tokenize_prompts(tokenizer, prompts, chat_template_kwargs)}) > 1
+        return (
+            len({len(row) for row in tokenize_prompts(tokenizer, prompts, chat_template_kwargs)})
+            > 1
+        )
     except Exception:
         return True
 
 
 def keeping_base(model: torch.nn.Module, sync: Callable) -> Callable:
-    """Wrap `sync`, which merges a PeftModel's adapters and unmerges them, so that the frozen base keeps its bits.
+    """Wrap `sync`, which merges a PeftModel's adapters and unmerges them, so that the frozen base
+    keeps its bits.
 
-    W + BA - BA is W only up to rounding, which adds up over the syncs of a run: below float32 to more than the adapter
-    itself. Checkpoints hold the adapter alone. Holds one copy of the weights of adapted layers in main memory.
+    W + BA - BA is W only up to rounding, which adds up over the syncs of a run: below float32 to
+    more than the adapter itself. Checkpoints hold the adapter alone. Holds one copy of the weights
+    of adapted layers in main memory.
     """
-    layers = [module.get_base_layer() for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    layers = [
+        module.get_base_layer() for module in model.modules() if isinstance(module, BaseTunerLayer)
+    ]
     frozen = [p for layer in layers for p in layer.parameters(recurse=False) if not p.requires_grad]
     kept = [p.detach().to("cpu", copy=True) for p in frozen]
 

@@ -1,28 +1,38 @@
-"""CancellationTrainer: TRL's GRPOTrainer with the smallest overrides that steer token-gradient cancellation.
+"""CancellationTrainer: TRL's GRPOTrainer with the smallest overrides that steer token-gradient
+cancellation.
 
-With every field of [`CancellationConfig`] at its default it *is* GRPOTrainer, bit for bit. Departures, each behind
-its field:
+With every field of [`CancellationConfig`] at its default it *is* GRPOTrainer, bit for bit.
+Departures, each behind its field:
 
-1. `batching`: `_prepare_inputs` replaces TRL's shuffle of the generation batch by `theory.batching.minibatch_order`. On
-   several processes the order is global: rollouts are exchanged, so that each optimizer mini-batch keeps the promise.
-2. `advantage_estimator`: advantages are computed from the rewards by `theory.advantages`, or by a credit rule
-   (`training.credit`), which may give each token its own, (B, T), and may be a function of one's own.
-   `baseline_share` subtracts a share of the group's mean reward alone.
-3. `group_transform` and `clipping="symmetric"`: the loss becomes `-(w A).detach() * log pi`, with `w` from
-   `theory.objective`. No copy of TRL's loss: TRL reads the advantages after the log-probabilities, so
-   `_get_per_token_logps_and_entropies` writes `w A` in the advantages' place and drops the old log-probabilities, which
-   makes TRL's own ratio 1 with gradient grad log pi. vLLM's correction goes into w before the transform, and is 1 in
-   what TRL multiplies afterwards. So do advantages per token under a sequence ratio, which TRL would spread over the
+1. `batching`: `_prepare_inputs` replaces TRL's shuffle of the generation batch by
+`theory.batching.minibatch_order`. On
+   several processes the order is global: rollouts are exchanged, so that each optimizer mini-batch
+   keeps the promise.
+2. `advantage_estimator`: advantages are computed from the rewards by `theory.advantages`, or by a
+credit rule
+   (`training.credit`), which may give each token its own, (B, T), and may be a function of one's
+   own. `baseline_share` subtracts a share of the group's mean reward alone.
+3. `group_transform` and `clipping="symmetric"`: the loss becomes `-(w A).detach() * log pi`, with
+`w` from
+   `theory.objective`. No copy of TRL's loss: TRL reads the advantages after the log-probabilities,
+   so `_get_per_token_logps_and_entropies` writes `w A` in the advantages' place and drops the old
+   log-probabilities, which makes TRL's own ratio 1 with gradient grad log pi. vLLM's correction
+   goes into w before the transform, and is 1 in what TRL multiplies afterwards. So do advantages
+   per token under a sequence ratio, which TRL would spread over the
    rollout: s_i A_it on each token, GSPO-token's gradient (arXiv 2507.18071, section 4.3).
-4. `trim_padding`: that same method scores rollouts of about one length together, cuts columns that are padding in all
+4. `trim_padding`: that same method scores rollouts of about one length together, cuts columns that
+are padding in all
    of a chunk, and pads the result back.
-5. `fp32_adapters`: LoRA weights that TRL's constructor cast to bfloat16 are cast back to float32. With vLLM, the base
+5. `fp32_adapters`: LoRA weights that TRL's constructor cast to bfloat16 are cast back to float32.
+With vLLM, the base
    that adapters are merged into at each sync is put back (`meter.keeping_base`).
-6. Extra metrics under `cancellation/`, and extra columns `group_id`, `rewards` and `rollout` in a batch. What a token
-   weighs is read from the graph of the loss that is trained; with `measure_cancellation`, so is how much cancels inside
-   and across optimizer steps (`training.meter`), and with `record_tokens`, what each token's push was and what the step
-   did to it (`training.token_record`). The model is not entered a second time for it, so that measuring cannot train.
-   Settings that would make an intervention a silent no-op are refused (`training.checks`).
+6. Extra metrics under `cancellation/`, and extra columns `group_id`, `rewards` and `rollout` in a
+batch. What a token
+   weighs is read from the graph of the loss that is trained; with `measure_cancellation`, so is how
+   much cancels inside and across optimizer steps (`training.meter`), and with `record_tokens`, what
+   each token's push was and what the step did to it (`training.token_record`). The model is not
+   entered a second time for it, so that measuring cannot train. Settings that would make an
+   intervention a silent no-op are refused (`training.checks`).
 """
 
 import copy
@@ -52,16 +62,19 @@ LEFT_PADDED = ("prompt_ids", "prompt_mask")
 
 
 class CancellationTrainer(GRPOTrainer):
-    """GRPOTrainer with batching strategies, group-weight transforms, symmetric clipping, estimators and trimming.
+    """GRPOTrainer with batching strategies, group-weight transforms, symmetric clipping, estimators
+    and trimming.
 
     Takes GRPOTrainer's arguments; `args` is a [`CancellationConfig`].
 
     Args:
-        advantage_estimator: a credit rule, `rule(batch: CreditBatch) -> Tensor` of shape (B,) or (B, T); `args` then
+        advantage_estimator: a credit rule, `rule(batch: CreditBatch) -> Tensor` of shape (B,) or
+        (B, T); `args` then
             leaves the field of that name at its default.
 
     Raises:
-        ValueError: if a setting would break an intervention or make it a silent no-op, one sentence for each.
+        ValueError: if a setting would break an intervention or make it a silent no-op, one sentence
+        for each.
     """
 
     _tag_names = ("trl", "grpo", "cancellation")
@@ -89,10 +102,13 @@ class CancellationTrainer(GRPOTrainer):
         if args.fp32_adapters:
             recast_adapters(self.model)
         if args.use_vllm and isinstance(self.model, PeftModel):
-            self.vllm_generation.sync_weights = meter.keeping_base(self.model, self.vllm_generation.sync_weights)
+            self.vllm_generation.sync_weights = meter.keeping_base(
+                self.model, self.vllm_generation.sync_weights
+            )
         self._rewards_per_func = None  # of the latest generation batch, all processes
         self._loss_inputs = None  # the batch whose loss is being computed, as TRL is to read it
-        self._scored = None  # the call that gave its log-probabilities, with their graph, and all that it gave
+        # the call that gave its log-probabilities, with their graph, and all that it gave
+        self._scored = None
         self._credit = None  # its advantages (B,) or (B, T), before any reweighting
         self._rule_credit = TrainerCredit(self, self.credit_rule) if self.credit_rule else None
         self._meter = meter.CancellationMeter(self) if args.measure_cancellation else None
@@ -100,10 +116,13 @@ class CancellationTrainer(GRPOTrainer):
         for measure in filter(None, (self._meter, self._record)):
             self.add_callback(measure)
 
-    # -- rollouts: group labels and advantages ----------------------------------------------------------------
+    # -- rollouts: group labels and advantages
+    # ----------------------------------------------------------------
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        self._rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        self._rewards_per_func = super()._calculate_rewards(
+            inputs, prompts, completions, completion_ids_list
+        )
         if self._rule_credit and self.model.training:
             self._rule_credit.take_rows(inputs)
         return self._rewards_per_func
@@ -112,13 +131,21 @@ class CancellationTrainer(GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)
         if not self.model.training:
             return output
-        columns, local = meter.reward_columns(self, self._rewards_per_func), len(output["advantages"])
-        mine = slice(self.accelerator.process_index * local, (self.accelerator.process_index + 1) * local)
+        columns, local = (
+            meter.reward_columns(self, self._rewards_per_func),
+            len(output["advantages"]),
+        )
+        mine = slice(
+            self.accelerator.process_index * local, (self.accelerator.process_index + 1) * local
+        )
         output |= {name: column[mine] for name, column in columns.items()}
         advantages = self._global_advantages(columns["rewards"], columns["group_id"])
         if self._rule_credit:
-            old = output.get("old_per_token_logps")  # of the policy of now, as long as nothing has been trained
-            output["advantages"] = self._rule_credit.advantages(output, **({} if old is None else {"logps": old}))
+            # of the policy of now, as long as nothing has been trained
+            old = output.get("old_per_token_logps")
+            output["advantages"] = self._rule_credit.advantages(
+                output, **({} if old is None else {"logps": old})
+            )
             advantages = self.accelerator.gather(meter.by_rollout(output).contiguous())
         elif advantages is not None:
             output["advantages"] = advantages[mine].to(output["advantages"].dtype)
@@ -129,7 +156,9 @@ class CancellationTrainer(GRPOTrainer):
         return output
 
     def _global_advantages(self, rewards, group_ids):
-        """Advantages (B,) over every process if TRL's are to be replaced by a plain estimator's, else None."""
+        """Advantages (B,) over every process if TRL's are to be replaced by a plain estimator's,
+        else None.
+        """
         estimator, share = self.args.advantage_estimator, self.args.baseline_share
         if (estimator == "grpo" and share == 1) or self._rule_credit:
             return None
@@ -140,17 +169,25 @@ class CancellationTrainer(GRPOTrainer):
             advantages[scored] = group_advantages(rewards[scored], group_ids[scored], estimator)
         return advantages
 
-    # -- batching: the composition of optimizer mini-batches --------------------------------------------------
+    # -- batching: the composition of optimizer mini-batches
+    # --------------------------------------------------
 
     def _prepare_inputs(self, generation_batch):
         training = self.model.training
         fresh = training and (
-            self._step % (self.args.steps_per_generation * self.num_iterations) == 0 or self._buffered_inputs is None
+            self._step % (self.args.steps_per_generation * self.num_iterations) == 0
+            or self._buffered_inputs is None
         )
         if fresh and self.args.batching != "shuffled":
-            batch = grpo_trainer.split_pixel_values_by_grid(self._generate_and_score_completions(generation_batch))
-            parts = grpo_trainer.split_tensor_dict(self._arrange(batch), self.args.steps_per_generation)
-            self._buffered_inputs = [grpo_trainer.unsplit_pixel_values_by_grid(part) for part in parts]
+            batch = grpo_trainer.split_pixel_values_by_grid(
+                self._generate_and_score_completions(generation_batch)
+            )
+            parts = grpo_trainer.split_tensor_dict(
+                self._arrange(batch), self.args.steps_per_generation
+            )
+            self._buffered_inputs = [
+                grpo_trainer.unsplit_pixel_values_by_grid(part) for part in parts
+            ]
             inputs = self._buffered_inputs[0]
         elif training and self.args.batching != "shuffled":
             inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]
@@ -161,10 +198,14 @@ class CancellationTrainer(GRPOTrainer):
         return inputs
 
     def _arrange(self, batch: dict) -> dict:
-        """Reorder the generation batch so that equal contiguous parts are the strategy's optimizer mini-batches."""
+        """Reorder the generation batch so that equal contiguous parts are the strategy's optimizer
+        mini-batches.
+        """
         batch = self._exchange(batch)
         # Its own generator: the order depends on the seed and the step alone, also after a resume.
-        generator = torch.Generator().manual_seed(self.args.seed * 1_000_003 + self.state.global_step)
+        generator = torch.Generator().manual_seed(
+            self.args.seed * 1_000_003 + self.state.global_step
+        )
         order = minibatch_order(
             self.args.batching,
             batch["group_id"].cpu(),
@@ -173,7 +214,11 @@ class CancellationTrainer(GRPOTrainer):
             generator,
         )
         # Micro-batch k of all processes together is order[k]; this process takes its slice of each.
-        shape = (self.args.steps_per_generation, self.accelerator.num_processes, self.args.per_device_train_batch_size)
+        shape = (
+            self.args.steps_per_generation,
+            self.accelerator.num_processes,
+            self.args.per_device_train_batch_size,
+        )
         mine = order.view(shape)[:, self.accelerator.process_index].reshape(-1)
         return {key: meter.take(value, mine) for key, value in batch.items()}
 
@@ -187,36 +232,58 @@ class CancellationTrainer(GRPOTrainer):
                 gathered[key] = value
                 continue
             if not isinstance(value, torch.Tensor):
-                column = f"the batch column {key!r} between processes, since it is a {type(value).__name__}"
+                column = (
+                    f"the batch column {key!r} between processes, since it is a"
+                    f" {type(value).__name__}"
+                )
                 advice = "use batching='shuffled', or one process."
-                raise ValueError(f"batching={self.args.batching!r} can't exchange {column} and not a tensor; {advice}")
+                raise ValueError(
+                    f"batching={self.args.batching!r} can't exchange {column} and not a tensor;"
+                    f" {advice}"
+                )
             if value.ndim > 1:
                 pad = self._tokenizer.pad_token_id if key.endswith("_ids") else 0
-                value = self.accelerator.pad_across_processes(value, dim=1, pad_index=pad, pad_first=key in LEFT_PADDED)
+                value = self.accelerator.pad_across_processes(
+                    value, dim=1, pad_index=pad, pad_first=key in LEFT_PADDED
+                )
             gathered[key] = self.accelerator.gather(value.contiguous())
         return gathered
 
     def _log_composition(self) -> None:
-        """Log the residual of a group's advantages in an optimizer mini-batch: 0 = they cancel, 1 = one sign only."""
+        """Log the residual of a group's advantages in an optimizer mini-batch: 0 = they cancel, 1 =
+        one sign only.
+        """
         accum, residuals = self.args.gradient_accumulation_steps, []
         for start in range(0, len(self._buffered_inputs), accum):
             window = self._buffered_inputs[start : start + accum]
-            advantages = self.accelerator.gather(torch.cat([meter.by_rollout(part) for part in window]))
+            advantages = self.accelerator.gather(
+                torch.cat([meter.by_rollout(part) for part in window])
+            )
             group_ids = self.accelerator.gather(torch.cat([part["group_id"] for part in window]))
             if (signed := advantages != 0).any():
                 advantages, group_ids = advantages[signed], group_ids[signed]
-                residuals.append(cancellation_residual(torch.ones_like(advantages), advantages, group_ids).mean())
+                residuals.append(
+                    cancellation_residual(torch.ones_like(advantages), advantages, group_ids).mean()
+                )
         if residuals:
             self._log_cancellation("batch_residual", torch.stack(residuals).mean())
 
-    # -- loss: the surrogate's weights, and what is read from its graph -----------------------------------------
+    # -- loss: the surrogate's weights, and what is read from its graph
+    # -----------------------------------------
 
     def _compute_loss(self, model, inputs):
-        reweighted, each_step = reweights(self.args, self.credit_rule), self.credit_rule and self.credit_rule.each_step
+        reweighted, each_step = (
+            reweights(self.args, self.credit_rule),
+            self.credit_rule and self.credit_rule.each_step,
+        )
         recorded = self._record is not None and self._record.due
         if not self.model.training or not (reweighted or each_step or self._meter or recorded):
             return super()._compute_loss(model, inputs)
-        level, self._loss_inputs, self._credit = self.importance_sampling_level, dict(inputs), inputs["advantages"]
+        level, self._loss_inputs, self._credit = (
+            self.importance_sampling_level,
+            dict(inputs),
+            inputs["advantages"],
+        )
         try:
             loss = super()._compute_loss(model, self._loss_inputs)
             if loss.requires_grad:
@@ -227,13 +294,20 @@ class CancellationTrainer(GRPOTrainer):
             self.importance_sampling_level = level
 
     def _measure(self, loss: torch.Tensor, model, inputs: dict) -> None:
-        """Log the residual that the loss's own weights leave on a token that a group shares: 0 with equal weights."""
-        recorded, logged = self._record and self._record.due, self._meter or reweights(self.args, self.credit_rule)
+        """Log the residual that the loss's own weights leave on a token that a group shares: 0 with
+        equal weights.
+        """
+        recorded, logged = (
+            self._record and self._record.due,
+            self._meter or reweights(self.args, self.credit_rule),
+        )
         if not (recorded or logged):
             return
         call, outputs = self._scored
         if self.beta:
-            loss = meter.unpenalized(GRPOTrainer._compute_loss, self, model, self._loss_inputs, outputs)
+            loss = meter.unpenalized(
+                GRPOTrainer._compute_loss, self, model, self._loss_inputs, outputs
+            )
         pushes = meter.token_pushes(loss, outputs[0])
         advantages = meter.by_token(self._credit).expand_as(pushes)
         if recorded:
@@ -242,7 +316,9 @@ class CancellationTrainer(GRPOTrainer):
             return
         group_ids, active = inputs["group_id"], meter.loss_mask(inputs).bool()
         pushing = active & (advantages != 0)
-        self._log_cancellation("clipped", (pushes[pushing] == 0).float().mean() if pushing.any() else 0.0)
+        self._log_cancellation(
+            "clipped", (pushes[pushing] == 0).float().mean() if pushing.any() else 0.0
+        )
         self._log_cancellation("weight_residual", meter.mean_residual(pushes, group_ids, pushing))
         shared = pushing & shared_places(inputs["completion_ids"], active, group_ids)
         self._log_cancellation("shared_residual", meter.mean_residual(pushes, group_ids, shared))
@@ -256,7 +332,9 @@ class CancellationTrainer(GRPOTrainer):
             value is not None for key, value in kwargs.items() if "compute" not in key
         )
         score = super()._get_per_token_logps_and_entropies if plain else self._trimmed
-        outputs = score(model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **kwargs)
+        outputs = score(
+            model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **kwargs
+        )
         if self._loss_inputs is not None:
             self._scored = ((input_ids, attention_mask, logits_to_keep), kwargs), outputs
             if self.credit_rule and self.credit_rule.each_step:
@@ -269,32 +347,45 @@ class CancellationTrainer(GRPOTrainer):
         return outputs
 
     def _trimmed(self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **kwargs):
-        """TRL's log-probabilities, entropies and auxiliary loss; of each chunk of rollouts, those of about one length
-        together, without the columns that none of them uses.
+        """TRL's log-probabilities, entropies and auxiliary loss; of each chunk of rollouts, those
+        of about one length together, without the columns that none of them uses.
         """
         order, parts = attention_mask.sum(1).argsort(stable=True), []
         for rows in order.split(batch_size or len(order)):
             ids, mask = input_ids[rows], attention_mask[rows]
             used = mask.any(dim=0).nonzero().squeeze(1)
             first_completion = ids.size(1) - logits_to_keep
-            kept = slice(min(int(used[0]), first_completion - 1), max(int(used[-1]) + 1, first_completion + 1))
+            kept = slice(
+                min(int(used[0]), first_completion - 1),
+                max(int(used[-1]) + 1, first_completion + 1),
+            )
             cut = ids.size(1) - kept.stop
             scored = super()._get_per_token_logps_and_entropies(
                 model, ids[:, kept], mask[:, kept], logits_to_keep - cut, **kwargs
             )
-            parts.append([None if x is None else F.pad(x, (0, cut)) if x.dim() else x for x in scored])
-        logps, entropies, aux = ([x for x in column if x is not None] for column in zip(*parts, strict=True))
-        logps, entropies = (torch.cat(x)[order.argsort()] if x else None for x in (logps, entropies))
+            parts.append(
+                [None if x is None else F.pad(x, (0, cut)) if x.dim() else x for x in scored]
+            )
+        logps, entropies, aux = (
+            [x for x in column if x is not None] for column in zip(*parts, strict=True)
+        )
+        logps, entropies = (
+            torch.cat(x)[order.argsort()] if x else None for x in (logps, entropies)
+        )
         return logps, entropies, torch.stack(aux).mean() if aux else None
 
     @torch.no_grad()
     def _reweight(self, logps: torch.Tensor, inputs: dict) -> None:
-        """Put `w * A` in the advantages' place, w by clipping (D3), a sequence ratio, or a group transform (D6, D7)."""
+        """Put `w * A` in the advantages' place, w by clipping (D3), a sequence ratio, or a group
+        transform (D6, D7).
+        """
         args, level, advantages = self.args, self.importance_sampling_level, inputs["advantages"]
         old = inputs.get("old_per_token_logps")  # without them those of now count as old, as in TRL
         scored = (logps, logps if old is None else old, meter.loss_mask(inputs), advantages, level)
         clamp = args.group_transform is not None and args.transform_on == "clamped_ratios"
-        weights = ratio_weights(*scored, (self.epsilon_low, self.epsilon_high), args.clipping, clamp)
+        weights = ratio_weights(
+            *scored, (self.epsilon_low, self.epsilon_high), args.clipping, clamp
+        )
         per_rollout = level == "sequence" and advantages.dim() == 1
         if self.use_vllm and self.vllm_importance_sampling_correction:
             correction = inputs["importance_sampling_ratio"]  # (B, T) or (B, 1)
@@ -310,7 +401,9 @@ class CancellationTrainer(GRPOTrainer):
 
     def _log_cancellation(self, name: str, value: torch.Tensor | float) -> None:
         value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device)
-        self._metrics["train"][f"cancellation/{name}"].append(self.accelerator.gather(value).mean().item())
+        self._metrics["train"][f"cancellation/{name}"].append(
+            self.accelerator.gather(value).mean().item()
+        )
 
     def _clip_grad_norm(self, model):
         norm = super()._clip_grad_norm(model)
@@ -321,13 +414,19 @@ class CancellationTrainer(GRPOTrainer):
         return norm
 
 
-def _with_rule(args: CancellationConfig, rule: Rule | None) -> tuple[CancellationConfig, CreditCall | None]:
-    """The config, and the credit rule that it or an argument means; of a function at hand the config has the name."""
+def _with_rule(
+    args: CancellationConfig, rule: Rule | None
+) -> tuple[CancellationConfig, CreditCall | None]:
+    """The config, and the credit rule that it or an argument means; of a function at hand the
+    config has the name.
+    """
     if rule is None:
         return args, credit_call(args.advantage_estimator)
     if args.advantage_estimator != "grpo":
         twice = f"as an argument and as args.advantage_estimator={args.advantage_estimator!r}"
-        raise ValueError(f"advantage_estimator is given twice, {twice}; leave the config's at 'grpo'.")
+        raise ValueError(
+            f"advantage_estimator is given twice, {twice}; leave the config's at 'grpo'."
+        )
     call, args = credit_call(rule), copy.copy(args)
     args.advantage_estimator = call.name if call else rule  # a plain estimator's name is no rule
     return args, call

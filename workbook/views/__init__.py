@@ -1,10 +1,15 @@
-"""Charts and widgets: pure charts f(DataFrame) -> alt.Chart, and thin shells that make them live. Nothing trains."""
+"""Charts and widgets: pure charts f(DataFrame) -> alt.Chart, and thin shells that make them live.
+Nothing trains.
+"""
 
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "views.chapter_map": "book_path meeting_paths_chart",
-    "views.charts": "checked curve_chart describe_parts fold intervals_chart parts_table reward_before_after signal_noise_chart",
+    "views.charts": (
+        "checked curve_chart describe_parts fold intervals_chart parts_table reward_before_after"
+        " signal_noise_chart"
+    ),
     "views.explorer": "Explorer browse frozen",
     "views.heatmap": "TokenHeatmap",
     "views.ledger": "coverage_chart units_needed_chart",

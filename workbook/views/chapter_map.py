@@ -1,4 +1,6 @@
-"""Drawings of paths: the book's, with the place where a reader stands, and a prompt's rollouts, where they meet."""
+"""Drawings of paths: the book's, with the place where a reader stands, and a prompt's rollouts,
+where they meet.
+"""
 
 import altair as alt
 import pandas as pd
@@ -35,17 +37,29 @@ RISE = 18  # pixels from the middle to a station
 
 
 def book_path(here: str | None = None) -> alt.LayerChart:
-    """The chapters as stations of a path, coloured by what of a step they treat; here: where the reader is.
+    """The chapters as stations of a path, coloured by what of a step they treat; here: where the
+    reader is.
 
     Raises ValueError for a chapter that there is not.
     """
     if here is not None and here not in STATIONS:
         raise ValueError(f"here={here!r} is no chapter; there are {', '.join(STATIONS)}.")
-    table = pd.DataFrame([(chapter, *look) for chapter, look in STATIONS.items()], columns=["chapter", "does", "part"])
+    table = pd.DataFrame(
+        [(chapter, *look) for chapter, look in STATIONS.items()],
+        columns=["chapter", "does", "part"],
+    )
     is_here = table["chapter"] == here
-    table["place"], table["y"] = range(len(table)), [RISE if place % 2 else -RISE for place in range(len(table))]
-    table["size"], table["edge"] = is_here.map({True: 700, False: 330}), is_here.map({True: NEGATIVE, False: NEUTRAL})
-    table["ink"] = table["part"].isin(["coupling", "the whole"]).map({True: "black", False: "white"})
+    table["place"], table["y"] = (
+        range(len(table)),
+        [RISE if place % 2 else -RISE for place in range(len(table))],
+    )
+    table["size"], table["edge"] = (
+        is_here.map({True: 700, False: 330}),
+        is_here.map({True: NEGATIVE, False: NEUTRAL}),
+    )
+    table["ink"] = (
+        table["part"].isin(["coupling", "the whole"]).map({True: "black", False: "white"})
+    )
     x = alt.X("place:Q", axis=None, scale=alt.Scale(domain=[-0.6, len(table) - 0.4], nice=False))
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-HEIGHT / 2, HEIGHT / 2], nice=False))
     base = alt.Chart(table).encode(x=x, y=y)
@@ -53,10 +67,14 @@ def book_path(here: str | None = None) -> alt.LayerChart:
     legend = alt.Legend(title=None, orient="bottom", symbolType="circle", symbolStrokeColor=NEUTRAL)
     dots = base.mark_circle(opacity=1, strokeWidth=3).encode(
         size=alt.Size("size:Q", scale=None),
-        color=alt.Color("part:N", scale=alt.Scale(domain=[*PARTS], range=[*PARTS.values()]), legend=legend),
+        color=alt.Color(
+            "part:N", scale=alt.Scale(domain=[*PARTS], range=[*PARTS.values()]), legend=legend
+        ),
         stroke=alt.Stroke("edge:N", scale=None),
     )
-    numbers = base.mark_text(fontWeight="bold").encode(text="chapter:N", color=alt.Color("ink:N", scale=None))
+    numbers = base.mark_text(fontWeight="bold").encode(
+        text="chapter:N", color=alt.Color("ink:N", scale=None)
+    )
     words = [
         base.transform_filter(f"datum.y {side} 0")
         .mark_text(lineBreak="\n", lineHeight=13, color="black", baseline="middle", dy=shift)
@@ -67,8 +85,11 @@ def book_path(here: str | None = None) -> alt.LayerChart:
     return finish(
         alt.layer(way, dots, numbers, *words).configure_view(strokeOpacity=0),
         stands.replace("-\n", "-").replace("\n", " "),
-        "what each chapter does with 5 - 6 + 3 =; a step is signal + noise + bias, some of it by coupling",
-        "; ".join(f"{name}: {', '.join(table.loc[table['part'] == name, 'chapter'])}" for name in PARTS),
+        "what each chapter does with 5 - 6 + 3 =; a step is signal + noise + bias, some of it by"
+        " coupling",
+        "; ".join(
+            f"{name}: {', '.join(table.loc[table['part'] == name, 'chapter'])}" for name in PARTS
+        ),
         height=HEIGHT,
     ).properties(usermeta={"figure": False})
 
@@ -76,7 +97,8 @@ def book_path(here: str | None = None) -> alt.LayerChart:
 def meeting_paths_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Rollouts as paths over states; in each state the mean reward of all that pass it.
 
-    table: columns rollout, step, value (the state at that step) and reward. An edge is as wide as rollouts take it.
+    table: columns rollout, step, value (the state at that step) and reward. An edge is as wide as
+    rollouts take it.
     """
     require(table, ["rollout", "step", "value", "reward"], "meeting_paths_chart")
     after = table.assign(step=table["step"] - 1)[["rollout", "step", "value"]]
@@ -87,7 +109,9 @@ def meeting_paths_chart(table: pd.DataFrame) -> alt.LayerChart:
     axis = alt.Axis(values=sorted(map(int, table["step"].unique())), format="d", grid=False)
     x = alt.X("step:Q", title="steps done", axis=axis, scale=alt.Scale(padding=30, nice=False))
     axis = alt.Axis(values=list(range(10)), format="d")
-    y = alt.Y("value:Q", title="running value", axis=axis, scale=alt.Scale(domain=[-0.7, 9.7], nice=False))
+    y = alt.Y(
+        "value:Q", title="running value", axis=axis, scale=alt.Scale(domain=[-0.7, 9.7], nice=False)
+    )
     ways = (
         alt.Chart(edges)
         .mark_rule(color=NEUTRAL, opacity=0.6)
@@ -96,12 +120,18 @@ def meeting_paths_chart(table: pd.DataFrame) -> alt.LayerChart:
             y=y,
             x2="next:Q",
             y2="value_next:Q",
-            strokeWidth=alt.StrokeWidth("rollouts:Q", scale=alt.Scale(range=[1, 10]), title="rollouts"),
+            strokeWidth=alt.StrokeWidth(
+                "rollouts:Q", scale=alt.Scale(range=[1, 10]), title="rollouts"
+            ),
         )
     )
-    here = alt.Chart(states).encode(x=x, y=y, tooltip=["step", "value", alt.Tooltip("mean:Q", format=".2f"), "size"])
+    here = alt.Chart(states).encode(
+        x=x, y=y, tooltip=["step", "value", alt.Tooltip("mean:Q", format=".2f"), "size"]
+    )
     fill = alt.Color(
-        "mean:Q", scale=alt.Scale(range=["white", POSITIVE], domain=[0, 1], interpolate="rgb"), legend=None
+        "mean:Q",
+        scale=alt.Scale(range=["white", POSITIVE], domain=[0, 1], interpolate="rgb"),
+        legend=None,
     )
     dots = here.mark_circle(size=700, opacity=1, stroke="black").encode(color=fill)
     means = here.mark_text().encode(
@@ -109,7 +139,8 @@ def meeting_paths_chart(table: pd.DataFrame) -> alt.LayerChart:
         color=alt.condition("datum.mean > 0.6", alt.value("white"), alt.value("black")),
     )
     alt_text = "; ".join(
-        f"step {row.step}, value {row.value}: {row.mean:.2f} of {row.size}" for row in states.itertuples()
+        f"step {row.step}, value {row.value}: {row.mean:.2f} of {row.size}"
+        for row in states.itertuples()
     )
     return finish(
         alt.layer(ways, dots, means),

@@ -1,4 +1,5 @@
-"""Charts of many chapters: curves over a moderator, the parts of a movement, intervals, and a table folded away.
+"""Charts of many chapters: curves over a moderator, the parts of a movement, intervals, and a table
+folded away.
 
     curve = unit_curve(table, "prompts", "follows")          # t intervals over policies x seeds
     curve_chart(curve, "prompts", x_title="prompts per step", y_title="share", title="...",
@@ -11,8 +12,8 @@ Parts of what moves a class of tokens:
     noise      what one reward per rollout adds by chance
     coupling   the part of signal, bias and noise that arrives from other contexts, through shared weights
 
-Green is signal, charcoal is bias, violet is noise; light shades came by coupling. No other chart uses these colours,
-and none of them is the blue or orange of a sign.
+Green is signal, charcoal is bias, violet is noise; light shades came by coupling. No other chart
+uses these colours, and none of them is the blue or orange of a sign.
 """
 
 import html
@@ -37,7 +38,8 @@ def reward_before_after(summary: pd.DataFrame, interval: str = "95 % interval") 
 def intervals_chart(
     table: pd.DataFrame, title: str, subtitle: str, unit: str, threshold: float | None = None
 ) -> alt.LayerChart:
-    """A line per row: dot, interval and number; columns label, mean, low, high, and scale (colour, shape) if there.
+    """A line per row: dot, interval and number; columns label, mean, low, high, and scale (colour,
+    shape) if there.
 
     threshold: what was stated beforehand, as a dashed line.  The axis reaches 0.
     """
@@ -65,23 +67,33 @@ class fold:  # called as a function
         return f"{self.title}\n{self.table}"
 
     def _repr_html_(self) -> str:
-        title, count = html.escape(self.title), f"{len(self.table)} row{'s' * (len(self.table) != 1)}"
+        title, count = (
+            html.escape(self.title),
+            f"{len(self.table)} row{'s' * (len(self.table) != 1)}",
+        )
         body = self.table.to_html(border=0, escape=True, max_rows=None)
         scroll = f'<div style="overflow-x: auto" tabindex="0" role="region" aria-label="{title}">'
         return f"<details><summary>{title} ({count})</summary>{scroll}{body}</div></details>"
 
 
 def checked(claim: str, errors, below: float) -> None:
-    """Show a check that holds as one line that opens: what is so, of how many numbers, and the largest error.
+    """Show a check that holds as one line that opens: what is so, of how many numbers, and the
+    largest error.
 
-    errors: a number, or several in any shape.  Raises AssertionError where one is as large as `below`, or NaN.
+    errors: a number, or several in any shape.  Raises AssertionError where one is as large as
+    `below`, or NaN.
     """
     errors = getattr(errors, "tolist", lambda: errors)()  # a tensor may lie on a GPU
     errors = np.abs(np.asarray(errors, dtype=float)).ravel()
     compared = f"{len(errors):,} number{'s' * (len(errors) != 1)}"
     if not (errors < below).all():
-        raise AssertionError(f"{claim}: not so; of {compared} one is off by {errors.max():.1e}, {below:g} or more.")
-    line, rest = f"{claim}: {compared}, error below {below:g}", f"largest error: {errors.max(initial=0):.1e}"
+        raise AssertionError(
+            f"{claim}: not so; of {compared} one is off by {errors.max():.1e}, {below:g} or more."
+        )
+    line, rest = (
+        f"{claim}: {compared}, error below {below:g}",
+        f"largest error: {errors.max(initial=0):.1e}",
+    )
     mark = '<b style="color: color-mix(in srgb, #1a7f37 70%, currentcolor)">✓</b>'
     page = f"<details><summary>{mark} {html.escape(line)}</summary>{rest}</details>"
     display({"text/plain": f"✓ {line}; {rest}", "text/html": page}, raw=True)
@@ -105,29 +117,38 @@ def curve_chart(
     height: int = 240,
     **look,
 ) -> alt.LayerChart:
-    """Lines over x with points and interval bands; a shaded place on the axis, and dashed lines to compare with.
+    """Lines over x with points and interval bands; a shaded place on the axis, and dashed lines to
+    compare with.
 
-    curve: a row per point, as `workbook.statistics.unit_curve` gives it: x, the column `series` (one line each), mean,
-    low and high, units.  log2: a logarithmic axis with a tick at every x.  paper: where on the axis the paper stands,
-    and the words for it.  reference: values of y, each with or without a text.  look: scale, settings of y's axis;
-    follows, that of x is of whatever rows are pushed; and more of `workbook.views.figures.series`, such as names.
+    curve: a row per point, as `workbook.statistics.unit_curve` gives it: x, the column `series`
+    (one line each), mean, low and high, units.  log2: a logarithmic axis with a tick at every
+    x.  paper: where on the axis the paper stands, and the words for it.  reference: values of y,
+    each with or without a text.  look: scale, settings of y's axis; follows, that of x is of
+    whatever rows are pushed; and more of `workbook.views.figures.series`, such as names.
 
-    Raises ValueError for columns that the table lacks, an empty table, and x or paper at 0 and below on a log2 axis.
+    Raises ValueError for columns that the table lacks, an empty table, and x or paper at 0 and
+    below on a log2 axis.
     """
     require(curve, [x, "mean", "low", "high", *([series] if series else [])], "curve_chart")
     if curve.empty:
         raise ValueError("curve_chart needs a row or more; the table is empty.")
     ends = [float(curve[x].min()), float(curve[x].max()), *(paper[:2] if paper else ())]
     if log2 and min(ends) <= 0:
-        raise ValueError(f"{x} reaches {min(ends):g}, which has no place on a log2 axis: use log2=False.")
+        raise ValueError(
+            f"{x} reaches {min(ends):g}, which has no place on a log2 axis: use log2=False."
+        )
     kind = {"type": "log", "base": 2} if log2 else {"zero": False}
     place = alt.X(f"{x}:Q", title=x_title or x)
     kind |= {} if (follows := look.pop("follows", False)) else {"domain": [min(ends), max(ends)]}
     place = place.scale(**kind, nice=False, padding=12)
     ticks = curve[x].unique().tolist()
     if len(ticks) <= MAX_TICKS and not follows:
-        place = place.axis(values=sorted({*ticks, *(paper[:2] if paper else ())}), grid=False, labelOverlap=True)
-    value = alt.Y("mean:Q", title=y_title or "mean").scale(**{"zero": False, **look.pop("scale", {})})
+        place = place.axis(
+            values=sorted({*ticks, *(paper[:2] if paper else ())}), grid=False, labelOverlap=True
+        )
+    value = alt.Y("mean:Q", title=y_title or "mean").scale(
+        **{"zero": False, **look.pop("scale", {})}
+    )
     under = [*_paper(paper, ends, log2), *references(reference or (), min(ends))]
     look = {"shown": ["units"] if "units" in curve else [], "under": under, "dash": series, **look}
     names = [series] if series else []
@@ -153,12 +174,16 @@ def _paper(paper, ends: list[float], log2: bool) -> list[alt.Chart]:
 
 
 def _inline(**row) -> alt.Chart:
-    """A chart of one row that stands in the spec, so that the curve's own table can follow a slider."""
+    """A chart of one row that stands in the spec, so that the curve's own table can follow a
+    slider.
+    """
     return alt.Chart(alt.InlineData(values=[row]))
 
 
 def references(values, start: float) -> list[alt.Chart]:
-    """Dashed lines at values of y, each a number or a pair with its text, which begins at x = start."""
+    """Dashed lines at values of y, each a number or a pair with its text, which begins at x =
+    start.
+    """
     layers = []
     for entry in values:
         number, text = entry if isinstance(entry, tuple) else (entry, "")
@@ -188,7 +213,8 @@ PART_NAMES = {  # column of a split: what it is called, in the order of the bars
     "own_noise": "noise (chance)",
 }
 PART_COLORS = ["#46700a", "#bcd986", "#3d3d3d", "#cbb4e2", "#5f3593"]  # of PART_NAMES, in order
-DARK = [PART_NAMES[name] for name in ("own_signal", "bias", "own_noise")]  # parts whose numbers are white
+# parts whose numbers are white
+DARK = [PART_NAMES[name] for name in ("own_signal", "bias", "own_noise")]
 CLASSES = ("all", "result", "style", "copy", "template", "eos", "token")
 LEAST_MOVED = 0.01  # of the largest rms change: classes that move less are left out
 MANY_ROWS = 40  # from which on bars are thinner
@@ -196,17 +222,26 @@ LEAST_NUMBER = 0.08  # of the axis that a segment covers before its number fits
 
 
 def parts_table(shares: pd.DataFrame) -> pd.DataFrame:
-    """Shares by part, a row each, of the classes that move at least a hundredth as far as the one that moves most.
+    """Shares by part, a row each, of the classes that move at least a hundredth as far as the one
+    that moves most.
 
-    shares: as of `class_shares`.  Columns: category, change_rms, tokens, size (change_rms, largest = 1), order and part
-    (of PART_NAMES), share.
+    shares: as of `class_shares`.  Columns: category, change_rms, tokens, size (change_rms, largest
+    = 1), order and part (of PART_NAMES), share.
     """
     largest = shares["change_rms"].max()
     shares = shares[shares["change_rms"] > LEAST_MOVED * largest]
-    shares = shares.assign(bias=shares["own_bias"] + shares["coupled_bias"], size=shares["change_rms"] / largest)
+    shares = shares.assign(
+        bias=shares["own_bias"] + shares["coupled_bias"], size=shares["change_rms"] / largest
+    )
     keys = ["category", "change_rms", "tokens", "size"]
-    table = shares[[*keys, *PART_NAMES]].melt(keys, var_name="part", value_name="share").dropna(subset="share")
-    return table.assign(order=table["part"].map(list(PART_NAMES).index), part=table["part"].map(PART_NAMES))
+    table = (
+        shares[[*keys, *PART_NAMES]]
+        .melt(keys, var_name="part", value_name="share")
+        .dropna(subset="share")
+    )
+    return table.assign(
+        order=table["part"].map(list(PART_NAMES).index), part=table["part"].map(PART_NAMES)
+    )
 
 
 def signal_noise_chart(
@@ -214,9 +249,9 @@ def signal_noise_chart(
 ) -> alt.LayerChart | alt.FacetChart:
     """Stacked parts of what moves each class of tokens, a bar for each.
 
-    table: columns category, part, order and share, as `parts_table` makes them. Parts that point against the movement
-    stand left of 0. With the column panel, a group of bars for each of its values; with size, how far its tokens move
-    stands at the right.
+    table: columns category, part, order and share, as `parts_table` makes them. Parts that point
+    against the movement stand left of 0. With the column panel, a group of bars for each of its
+    values; with size, how far its tokens move stands at the right.
     """
     require(table, ["category", "part", "order", "share"], "signal_noise_chart")
     named, parts = list(table["category"].unique()), list(PART_NAMES.values())
@@ -225,7 +260,10 @@ def signal_noise_chart(
     x = x.axis(format=".0%", tickCount=6, labelOverlap=True)
     color = alt.Color("part:N", title=None, sort=parts).scale(domain=parts, range=PART_COLORS)
     color = color.legend(orient="bottom", columns=3, labelLimit=240)
-    base, shown = alt.Chart().encode(y=y, order="order:Q"), ["category", "part", alt.Tooltip("share:Q", format=".1%")]
+    base, shown = (
+        alt.Chart().encode(y=y, order="order:Q"),
+        ["category", "part", alt.Tooltip("share:Q", format=".1%")],
+    )
     bodies = base.mark_bar(stroke="white", strokeWidth=0.8).encode(x=x, color=color, tooltip=shown)
     is_dark, fits = alt.FieldOneOfPredicate("part", DARK), f"abs(datum.share) >= {LEAST_NUMBER}"
     numbers = base.mark_text().encode(
@@ -240,26 +278,42 @@ def signal_noise_chart(
     if "size" in table:  # once of a bar's five rows
         once = alt.when("datum.order === 0").then(alt.value(1)).otherwise(alt.value(0))
         sizes = alt.Chart().mark_text(align="left", dx=6, color=NEUTRAL)
-        layers.append(sizes.encode(y=y, x=alt.value("width"), text=alt.Text("size:Q", format=".2f"), opacity=once))
+        layers.append(
+            sizes.encode(
+                y=y, x=alt.value("width"), text=alt.Text("size:Q", format=".2f"), opacity=once
+            )
+        )
         where += "; right: rms change of a token, largest = 1"
     height = alt.Step(34 if len(table) <= MANY_ROWS else 25)
-    chart, names = alt.layer(*layers, data=table).properties(width=WIDTH, height=height), ["category"]
+    chart, names = (
+        alt.layer(*layers, data=table).properties(width=WIDTH, height=height),
+        ["category"],
+    )
     if "panel" in table:
         names = ["panel", "category"]
-        look = {"labelAngle": 0, "labelOrient": "top", "labelAnchor": "start", "labelFontWeight": "bold"}
+        look = {
+            "labelAngle": 0,
+            "labelOrient": "top",
+            "labelAnchor": "start",
+            "labelFontWeight": "bold",
+        }
         header = alt.Header(labelPadding=2, **look)
         row = alt.Row("panel:N", title=None, sort=list(table["panel"].unique()), header=header)
         chart = chart.facet(row=row, spacing=8).resolve_scale(y="independent")
-    return titled(chart, title, where, describe_rows(table, *names, "part", value="share", form=".0%"))
+    return titled(
+        chart, title, where, describe_rows(table, *names, "part", value="share", form=".0%")
+    )
 
 
 def describe_parts(table: pd.DataFrame, name: str | None = None) -> str:
-    """The parts of a category in a sentence: of all tokens, or of the first one where none is called "all"."""
+    """The parts of a category in a sentence: of all tokens, or of the first one where none is
+    called "all".
+    """
     categories = list(table["category"])
     name = name or ("all" if "all" in categories else categories[0])
     share = table[table["category"] == name].groupby("part")["share"].first()
     signal, coupled, bias, chance, noise = (share[part] + 0.0 for part in PART_NAMES.values())
     return typeset(
-        f"{name.capitalize()}: {signal + coupled:.0%} signal ({coupled:.0%} by coupling), {bias:.0%} bias, "
-        f"{noise + chance:.0%} noise ({chance:.0%} by coupling)."
+        f"{name.capitalize()}: {signal + coupled:.0%} signal ({coupled:.0%} by coupling),"
+        f" {bias:.0%} bias, {noise + chance:.0%} noise ({chance:.0%} by coupling)."
     )

@@ -4,8 +4,8 @@
     chart(**tables) -> alt.Chart                        a picture of exactly these tables
     describe(**tables) -> str                           one sentence with the numbers that matter
 
-The chart is built once and afterwards receives rows. Reset goes back to the settings it began with, and the line of
-code below the chart is the setting a reader can take into a cell of their own.
+The chart is built once and afterwards receives rows. Reset goes back to the settings it began with,
+and the line of code below the chart is the setting a reader can take into a cell of their own.
 """
 
 import functools
@@ -33,14 +33,18 @@ MAX_DRAG_SECONDS = 0.050  # what takes longer is computed when a slider is let g
 
 
 class Snippet(anywidget.AnyWidget):
-    """Lines of code that a title opens, with a button that copies them; `move` moves controls as the page would."""
+    """Lines of code that a title opens, with a button that copies them; `move` moves controls as
+    the page would.
+    """
 
     _esm = (Path(__file__).parent / "snippet.js").read_text(encoding="utf-8")
     text = traitlets.Unicode().tag(sync=True)
     title = traitlets.Unicode("This setting as code").tag(sync=True)
 
     def move(self, controls: dict[ipywidgets.ValueWidget, object]) -> None:
-        """Have the page move controls to values: of what it sends of a control, this is then the last."""
+        """Have the page move controls to values: of what it sends of a control, this is then the
+        last.
+        """
         moves = []
         for control, value in controls.items():
             chooses = isinstance(control, ipywidgets.Dropdown | ipywidgets.SelectionSlider)
@@ -50,7 +54,9 @@ class Snippet(anywidget.AnyWidget):
 
 
 class Shell:
-    """What explorers and live studies share: `controls`, a `box` with all that is on the page, a `chart`."""
+    """What explorers and live studies share: `controls`, a `box` with all that is on the page, a
+    `chart`.
+    """
 
     @property
     def settings(self) -> dict:
@@ -64,7 +70,9 @@ class Shell:
     _ipython_display_ = display
 
     def set(self, **settings) -> None:
-        """Move controls, as a reader would, one after the other; KeyError for one that there is not."""
+        """Move controls, as a reader would, one after the other; KeyError for one that there is
+        not.
+        """
         for control, value in [(self.controls[name], value) for name, value in settings.items()]:
             control.value = value
 
@@ -75,28 +83,40 @@ class Shell:
     def _preset_row(self, presets: dict[str, dict] | None) -> list[ipywidgets.Box]:
         """`presets`, a button for each of {what it says: settings}, in a row; without any, no row.
 
-        A button moves the controls to its settings, and the others to where they began; it runs nothing.
+        A button moves the controls to its settings, and the others to where they began; it runs
+        nothing.
         """
         start, self.presets = self.settings, {}
         for label, moved in (presets or {}).items():
-            self.presets[label] = button = ipywidgets.Button(description=label, layout={"width": "auto"})
+            self.presets[label] = button = ipywidgets.Button(
+                description=label, layout={"width": "auto"}
+            )
             button.tooltip = f"Move the controls: {label}"
             values = {self.controls[name]: value for name, value in (start | moved).items()}
             button.on_click(lambda _, values=values: self.snippet.move(values))
-        return [ipywidgets.Box([*self.presets.values()], layout={"flex_flow": "row wrap"})] if presets else []
+        return (
+            [ipywidgets.Box([*self.presets.values()], layout={"flex_flow": "row wrap"})]
+            if presets
+            else []
+        )
 
 
 class Explorer(Shell):
-    """Controls over a chart; `display()` puts it on the page with a picture of the chart as its fallback.
+    """Controls over a chart; `display()` puts it on the page with a picture of the chart as its
+    fallback.
 
-    compute, chart, describe: as in the module's docstring.  controls: {keyword of compute: ipywidget with a value}.
-    variables: {name in the reader's notebook: value}, what a cell has measured: compute's first arguments.
+    compute, chart, describe: as in the module's docstring.  controls: {keyword of compute:
+    ipywidget with a value}.
+    variables: {name in the reader's notebook: value}, what a cell has measured: compute's first
+    arguments.
     code: settings -> the lines that compute them; by default an import and a call of compute.
-    presets: {what a button above the chart says: the settings that it moves to, others as in the beginning}.
+    presets: {what a button above the chart says: the settings that it moves to, others as in the
+    beginning}.
 
-    Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that computes it. Where the
-    controls ask for what can't be, the sentence says so, and the rest stays as it was. The chart follows a slider under
-    the hand where compute takes less than MAX_DRAG_SECONDS.
+    Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that
+    computes it. Where the controls ask for what can't be, the sentence says so, and the rest stays
+    as it was. The chart follows a slider under the hand where compute takes less than
+    MAX_DRAG_SECONDS.
     """
 
     def __init__(
@@ -122,7 +142,9 @@ class Explorer(Shell):
         self.chart = LiveChart(chart, **self.tables)
         self.sentence = ipywidgets.HTML(layout={"max_width": "860px"})
         self.snippet = Snippet()
-        self.reset_button = ipywidgets.Button(description="Reset", icon="undo", tooltip="Back to the first settings")
+        self.reset_button = ipywidgets.Button(
+            description="Reset", icon="undo", tooltip="Back to the first settings"
+        )
         first = {control: control.value for control in controls.values()}
         self.reset_button.on_click(lambda _: self.snippet.move(first))
         for control in controls.values():
@@ -151,7 +173,8 @@ class Explorer(Shell):
         with self._one_at_a_time:  # who comes last sees the newest settings
             try:
                 self.tables = self._computed()
-            except ValueError as error:  # two controls may not go together; the chart stays as it was, dimmed
+            except ValueError as error:
+                # two controls may not go together; the chart stays as it was, dimmed
                 self.sentence.value = notice(str(error), error=True)
                 self.box.add_class(REFUSED)
                 return
@@ -176,21 +199,27 @@ def browse(
     presets: dict[str, dict] | None = None,
     **look,
 ) -> Explorer:
-    """An explorer of a committed table: rows chosen by menus, drawn as means over units with t intervals.
+    """An explorer of a committed table: rows chosen by menus, drawn as means over units with t
+    intervals.
 
-        browse(load("dose/rates"), "prompts", "follows", {"tokens": "unsure"}, series="source", title="...")
+        browse(load("dose/rates"), "prompts", "follows", {"tokens": "unsure"}, series="source",
+        title="...")
 
-    table: a row per unit (the column seed) and setting, as `unit_curve` takes it.  value: what is drawn, a column or a
-    choice of several.  start: {column: the value that its menu begins with, or a control in its place}.  series: the
-    column that tells lines apart.  labels: {column: its menu's label}, of "value" too.  presets: as of an Explorer.
-    look: settings of `curve_chart`.  Settings of which the table has no row are refused in a sentence.
+    table: a row per unit (the column seed) and setting, as `unit_curve` takes it.  value: what is
+    drawn, a column or a choice of several.  start: {column: the value that its menu begins with, or
+    a control in its place}.  series: the column that tells lines apart.  labels: {column: its
+    menu's label}, of "value" too.  presets: as of an Explorer.
+    look: settings of `curve_chart`.  Settings of which the table has no row are refused in a
+    sentence.
     """
     values, labels = [value] if isinstance(value, str) else list(value), labels or {}
     controls = {}
     for name, first in start.items():
         options = sorted(table[name].unique().tolist(), key=lambda one: (isinstance(one, str), one))
         is_control = isinstance(first, ipywidgets.Widget)
-        controls[name] = first if is_control else menu(first, options, labels.get(name, name.replace("_", " ")))
+        controls[name] = (
+            first if is_control else menu(first, options, labels.get(name, name.replace("_", " ")))
+        )
     if len(values) > 1:
         controls["value"] = menu(values[0], values, labels.get("value", "shown"))
     if series and "names" not in look:
@@ -199,7 +228,9 @@ def browse(
     def compute(value=values[0], **chosen) -> dict[str, pd.DataFrame]:
         kept = (table[list(chosen)] == pd.Series(chosen)).all(axis=1)
         if not (kept & table[value].notna()).any():
-            raise ValueError(f"The table has no row with {', '.join(f'{k} = {v}' for k, v in chosen.items())}.")
+            raise ValueError(
+                f"The table has no row with {', '.join(f'{k} = {v}' for k, v in chosen.items())}."
+            )
         return {"curve": unit_curve(table[kept], x, value, by=series)}
 
     def chart(curve: pd.DataFrame):
@@ -210,19 +241,23 @@ def browse(
         chosen = {name: one for name, one in settings.items() if name != "value"}
         rows = " & ".join(f"(table[{name!r}] == {_rounded(one)!r})" for name, one in chosen.items())
         by, kept = f", by={series!r}" if series else "", f"table[{rows}]" if rows else "table"
-        return f"from workbook.statistics import unit_curve\n\nunit_curve({kept}, {x!r}, {shown!r}{by})"
+        return (
+            f"from workbook.statistics import unit_curve\n\nunit_curve({kept}, {x!r},"
+            f" {shown!r}{by})"
+        )
 
     return Explorer(compute, chart, controls, describe, code=code, presets=presets)
 
 
 def frozen(explorer: Explorer, **grid: Sequence) -> dict:
-    """The explorer's chart as a Vega-Lite spec that moves in a static page: its own compute over a grid of settings.
+    """The explorer's chart as a Vega-Lite spec that moves in a static page: its own compute over a
+    grid of settings.
 
         frozen(explore_pair(), p_a=[0.1, 0.5, 0.9], angle=[0, 45, 90])
 
-    grid: {control: the values that Vega's own slider or menu offers}, one or two of them; every other control stands
-    where it is. All rows travel with the page: 25 settings of a curve take about half a megabyte. Settings that compute
-    refuses show an empty chart.
+    grid: {control: the values that Vega's own slider or menu offers}, one or two of them; every
+    other control stands where it is. All rows travel with the page: 25 settings of a curve take
+    about half a megabyte. Settings that compute refuses show an empty chart.
     """
     tables: dict[str, list] = {}
     for values in product(*grid.values()):
@@ -233,7 +268,9 @@ def frozen(explorer: Explorer, **grid: Sequence) -> dict:
             continue
         for name, table in (result if isinstance(result, dict) else {"table": result}).items():
             at = {f"at_{key}": value for key, value in place.items()}
-            short = [{key: _rounded(one, 5) for key, one in row.items()} | at for row in rows(table)]
+            short = [
+                {key: _rounded(one, 5) for key, one in row.items()} | at for row in rows(table)
+            ]
             tables.setdefault(name, []).extend(short)
 
     def filtered(node):
@@ -247,19 +284,27 @@ def frozen(explorer: Explorer, **grid: Sequence) -> dict:
         return inner
 
     def bound(key: str, values: list) -> dict:
-        """A Vega parameter that chooses among values, at the one that is nearest to where the control stands."""
+        """A Vega parameter that chooses among values, at the one that is nearest to where the
+        control stands.
+        """
         now, label = explorer.settings[key], explorer.controls[key].description
-        is_number = all(isinstance(one, int | float) and not isinstance(one, bool) for one in [*values, now])
+        is_number = all(
+            isinstance(one, int | float) and not isinstance(one, bool) for one in [*values, now]
+        )
         value = min(values, key=lambda one: abs(one - now)) if is_number else now
         steps = {round(b - a, 9) for a, b in pairwise(values)} if is_number else set()
         look = {"input": "select", "options": values}
-        if len(steps) == 1 and min(steps) > 0 and all(isinstance(one, int) for one in values):  # exact in JavaScript
+        # exact in JavaScript
+        if len(steps) == 1 and min(steps) > 0 and all(isinstance(one, int) for one in values):
             look = {"input": "range", "min": values[0], "max": values[-1], "step": steps.pop()}
         return {"name": f"now_{key}", "value": value, "bind": look | {"name": f"{label} "}}
 
     spec = filtered(explorer.chart.spec)
     params = [bound(key, list(values)) for key, values in grid.items()]
-    return spec | {"params": params + spec.get("params", []), "datasets": {**explorer.chart.data, **tables}}
+    return spec | {
+        "params": params + spec.get("params", []),
+        "datasets": {**explorer.chart.data, **tables},
+    }
 
 
 def call_code(compute: Callable, variables, settings: dict) -> str:
@@ -267,7 +312,9 @@ def call_code(compute: Callable, variables, settings: dict) -> str:
 
     The import of a generator's function is followed by the list of what it yields.
     """
-    values = ", ".join([*variables, *(f"{name}={_rounded(value)!r}" for name, value in settings.items())])
+    values = ", ".join(
+        [*variables, *(f"{name}={_rounded(value)!r}" for name, value in settings.items())]
+    )
     call = f"{compute.__name__}({values})"
     call = f"list({call})" if inspect.isgeneratorfunction(inspect.unwrap(compute)) else call
     return f"from {compute.__module__} import {compute.__name__}\n\n{call}"
@@ -278,22 +325,37 @@ def control_grid(*controls: ipywidgets.Widget) -> ipywidgets.Box:
     return ipywidgets.Box(controls, layout={"flex_flow": "row wrap"}).add_class("workbook-controls")
 
 
-def slider(value, low, high, step, label: str, **kwargs) -> ipywidgets.FloatSlider | ipywidgets.IntSlider:
+def slider(
+    value, low, high, step, label: str, **kwargs
+) -> ipywidgets.FloatSlider | ipywidgets.IntSlider:
     """A slider over numbers from low to high, whole ones if all four are."""
     whole = all(isinstance(number, int) for number in (value, low, high, step))
     kind = ipywidgets.IntSlider if whole else ipywidgets.FloatSlider
     decimals = max(len(f"{number:.10g}".partition(".")[2]) for number in (low, step))
     form = {} if whole else {"readout_format": f".{decimals}f"}
-    return kind(value=value, min=low, max=high, step=step, description=label, **form, **_look(label), **kwargs)
+    return kind(
+        value=value,
+        min=low,
+        max=high,
+        step=step,
+        description=label,
+        **form,
+        **_look(label),
+        **kwargs,
+    )
 
 
 def power_slider(value: int, most: int, label: str, least: int = 1, zero: str | None = None):
-    """A slider over the powers of 2 from least to most, shown as themselves; zero: words for 0 at its low end."""
+    """A slider over the powers of 2 from least to most, shown as themselves; zero: words for 0 at
+    its low end.
+    """
     powers = [2**k for k in range(most.bit_length()) if least <= 2**k <= most]
     numbers = sorted({*powers, *([] if zero else [value]), *([value] if value else [])})
     options = [*([(zero, 0)] if zero else []), *((str(number), number) for number in numbers)]
     index = [number for _, number in options].index(value)
-    return ipywidgets.SelectionSlider(index=index, options=options, description=label, **_look(label))
+    return ipywidgets.SelectionSlider(
+        index=index, options=options, description=label, **_look(label)
+    )
 
 
 def log_slider(value, low, high, label: str, step: float = 0.1) -> ipywidgets.FloatLogSlider:
@@ -302,14 +364,22 @@ def log_slider(value, low, high, label: str, step: float = 0.1) -> ipywidgets.Fl
 
 
 class LogSlider(ipywidgets.FloatLogSlider):
-    """A slider over powers of ten that says 0.01, as code does; ipywidgets' own check knows no format without zeros."""
+    """A slider over powers of ten that says 0.01, as code does; ipywidgets' own check knows no
+    format without zeros.
+    """
 
     readout_format = traitlets.Unicode(".2~g").tag(sync=True)
 
 
 def value_of(control: ipywidgets.ValueWidget):
-    """What a control shows: its value, of a slider over powers of ten the two figures that stand beside it."""
-    return float(f"{control.value:.2g}") if isinstance(control, ipywidgets.FloatLogSlider) else control.value
+    """What a control shows: its value, of a slider over powers of ten the two figures that stand
+    beside it.
+    """
+    return (
+        float(f"{control.value:.2g}")
+        if isinstance(control, ipywidgets.FloatLogSlider)
+        else control.value
+    )
 
 
 def menu(value, options, label: str) -> ipywidgets.Dropdown:
@@ -318,7 +388,9 @@ def menu(value, options, label: str) -> ipywidgets.Dropdown:
 
 
 class Menu(ipywidgets.Dropdown):
-    """A menu in which None is an option as any other; ipywidgets takes it for no choice, and shows nothing."""
+    """A menu in which None is an option as any other; ipywidgets takes it for no choice, and shows
+    nothing.
+    """
 
     def __init__(self, options, value, **kwargs):
         super().__init__(options=options, value=value, **kwargs)
@@ -339,7 +411,10 @@ def switch(value: bool, label: str) -> ipywidgets.Checkbox:
 
 
 def _look(label: str) -> dict:
-    look = {"style": {"description_width": "170px"}, "layout": {"width": "420px", "max_width": "100%"}}
+    look = {
+        "style": {"description_width": "170px"},
+        "layout": {"width": "420px", "max_width": "100%"},
+    }
     return look | {"tooltip": _hints().get(label, f"{label}.")}
 
 

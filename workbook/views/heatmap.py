@@ -1,9 +1,11 @@
-"""TokenHeatmap: the rollouts of a group, one cell a token, coloured by any column of the token table.
+"""TokenHeatmap: the rollouts of a group, one cell a token, coloured by any column of the token
+table.
 
-They stand aligned by position or as text to read (the buttons, or m). Hover over a token to see its row below, click it
-(or walk there with the arrow keys and press Enter) to pin it: the same word lights up elsewhere, and the panel says who
-moved the token, and what the recorded steps of a run did to its word. A second pane shows another column or another
-step in the same colours. Texts are never parsed.
+They stand aligned by position or as text to read (the buttons, or m). Hover over a token to see its
+row below, click it (or walk there with the arrow keys and press Enter) to pin it: the same word
+lights up elsewhere, and the panel says who moved the token, and what the recorded steps of a run
+did to its word. A second pane shows another column or another step in the same colours. Texts are
+never parsed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ import traitlets
 from workbook.messages import Stopped, reporting
 from workbook.rollouts import token_biography
 from workbook.views.live import HERE, PageWidget, show
-from workbook.views.style import dressed, entitled, figure_number, limit, picture, printable, require, visible
+from workbook.views.style import (
+    dressed,
+    entitled,
+    figure_number,
+    limit,
+    picture,
+    printable,
+    require,
+    visible,
+)
 from workbook.views.token_look import (
     MAX_CHARACTERS,
     PALETTE,
@@ -35,43 +46,55 @@ from workbook.views.token_look import (
 )
 from workbook.views.tokens import biography_table, describe_token, explanation_details, token_strip
 
-MODES = ("auto", "align", "read")  # auto: aligned where whole answers are seen so, else as text to read
+# auto: aligned where whole answers are seen so, else as text to read
+MODES = ("auto", "align", "read")
 MOVES = "moves pinned"  # the column of what each token does to the pinned one
 PICTURE_ROLLOUTS = 8  # of the fallback picture
-UNREADABLE = (ValueError, OSError, KeyError)  # of a table that was removed or damaged since it was listed
+# of a table that was removed or damaged since it was listed
+UNREADABLE = (ValueError, OSError, KeyError)
 NO_TOKENS = (
-    "This run has recorded no tokens so far: wait for its first step, or train with record_tokens=10, which keeps a "
-    "table of every tenth."
+    "This run has recorded no tokens so far: wait for its first step, or train with"
+    " record_tokens=10, which keeps a table of every tenth."
 )
 
 
 def page_script() -> str:
     """A script for a page without a kernel, which defines renderHeatmap({model, el})."""
     source = (HERE / "heatmap.js").read_text("utf-8").replace("export default { render };", "")
-    return f"(() => {{\n{source}\nPALETTE = {json.dumps(PALETTE)};\nwindow.renderHeatmap = render;\n}})();"
+    return (
+        f"(() => {{\n{source}\nPALETTE = {json.dumps(PALETTE)};\nwindow.renderHeatmap ="
+        " render;\n})();"
+    )
 
 
 class TokenHeatmap(PageWidget):
-    """A widget over a token table, or over the recorded steps of a run; a PNG of its first rollouts without a kernel.
+    """A widget over a token table, or over the recorded steps of a run; a PNG of its first rollouts
+    without a kernel.
 
-    table: columns group, rollout, position, token, and whatever is known of each token, coloured as `token_strip` does.
-    Or a run, which is anything with token_steps() and tokens(step): a slider then chooses among its steps.
-    column: the one to begin with, else advantage; of a run dlogp, how far the step moved each log-probability.
+    table: columns group, rollout, position, token, and whatever is known of each token, coloured as
+    `token_strip` does. Or a run, which is anything with token_steps() and tokens(step): a slider
+    then chooses among its steps.
+    column: the one to begin with, else advantage; of a run dlogp, how far the step moved each
+    log-probability.
     group: which one, else the first; of a run the first that the step pushed.
-    explain: explanation of a token by all weights, `workbook.probes.TokenExplainer(policy, rollouts, lr)` of the
-    rollouts that the first table lists: pinning then shows who moved the token, as soon as that is computed (in a
-    thread, with progress and Stop; `wait()` waits for it, and `explanation` holds it).
+    explain: explanation of a token by all weights, `workbook.probes.TokenExplainer(policy,
+    rollouts, lr)` of the rollouts that the first table lists: pinning then shows who moved the
+    token, as soon as that is computed (in a thread, with progress and Stop; `wait()` waits for it,
+    and `explanation` holds it).
     step: of a run, the recorded step to begin with, else the newest.
-    compare: what stands beside, in the same colours: another column, or another recorded step of the run.
+    compare: what stands beside, in the same colours: another column, or another recorded step of
+    the run.
 
-    Raises ValueError for what is missing: columns, places, the group, column or step, or all that a run has recorded.
+    Raises ValueError for what is missing: columns, places, the group, column or step, or all that a
+    run has recorded.
     """
 
     kind = traitlets.Unicode("heatmap").tag(sync=True)
     palette = traitlets.Dict(PALETTE).tag(sync=True)
     title = traitlets.Unicode().tag(sync=True)
     main = traitlets.Dict().tag(sync=True)  # of `token_look.wire`
-    other = traitlets.Dict().tag(sync=True)  # the second pane: wire, name and note of another step's table
+    # the second pane: wire, name and note of another step's table
+    other = traitlets.Dict().tag(sync=True)
     groups = traitlets.List().tag(sync=True)
     group = traitlets.Int().tag(sync=True)
     column = traitlets.Unicode().tag(sync=True)
@@ -79,13 +102,15 @@ class TokenHeatmap(PageWidget):
     choices = traitlets.List().tag(sync=True)  # what may be compared with
     compare = traitlets.Unicode().tag(sync=True)  # one of them, "": nothing
     pinned = traitlets.Int(-1).tag(sync=True)  # a token's number in the group, -1: none
-    moves = traitlets.Bytes().tag(sync=True)  # float32: nats by which each token moved the pinned one
+    # float32: nats by which each token moved the pinned one
+    moves = traitlets.Bytes().tag(sync=True)
     moves_limit = traitlets.Float(1.0).tag(sync=True)
     details = traitlets.Dict().tag(sync=True)  # lines, tables, and the tokens that are marked
     steps = traitlets.List().tag(sync=True)  # recorded ones; empty without a run
     step = traitlets.Int(-1).tag(sync=True)
     message = traitlets.Unicode().tag(sync=True)
-    busy = traitlets.Dict().tag(sync=True)  # text and share of an explanation that is made; {} without one
+    # text and share of an explanation that is made; {} without one
+    busy = traitlets.Dict().tag(sync=True)
 
     def __init__(
         self,
@@ -111,10 +136,18 @@ class TokenHeatmap(PageWidget):
         self.table = prepare(table if self.run is None else self.run.tokens(self._shown_step))
         require(self.table, () if column == MOVES else (column,), "TokenHeatmap")
         # colours of one scale at all steps, so that they can be compared
-        self._ends = [prepare(self.run.tokens(one)) for one in dict.fromkeys((*steps[:1], *steps[-1:]))]
+        self._ends = [
+            prepare(self.run.tokens(one)) for one in dict.fromkeys((*steps[:1], *steps[-1:]))
+        ]
         if isinstance(compare, str):
             require(self.table, (compare,), "compare=")
-        beside = "" if compare is None else f"step {compare}" if isinstance(compare, int) else f"column {compare}"
+        beside = (
+            ""
+            if compare is None
+            else f"step {compare}"
+            if isinstance(compare, int)
+            else f"column {compare}"
+        )
         groups = self._groups()
         if group is None:
             pushes = "push" in self.table and self.run is not None
@@ -141,20 +174,34 @@ class TokenHeatmap(PageWidget):
 
     def pin(self, rollout: int, position: int) -> None:
         """Pin a token as a click would; ValueError if the group shows no token there."""
-        places = np.flatnonzero((self.rows["rollout"] == rollout) & (self.rows["position"] == position))
+        places = np.flatnonzero(
+            (self.rows["rollout"] == rollout) & (self.rows["position"] == position)
+        )
         if not len(places):
-            raise ValueError(f"rollout={rollout}, position={position} is no token of group {self.group}.")
+            raise ValueError(
+                f"rollout={rollout}, position={position} is no token of group {self.group}."
+            )
         self.pinned = int(places[0])
 
     def picture(self) -> tuple[dict, dict]:
         """The static half of its mime bundle: the first rollouts of the group, as text."""
         rows, column = self.rows, self.column
         if column == MOVES:
-            rows = rows.assign(**{MOVES: np.frombuffer(self.moves, "<f4") if self.moves else np.nan})
-        others = [one[column] for one in self._ends or [self.table] if column in one and is_number(one[column])]
+            rows = rows.assign(
+                **{MOVES: np.frombuffer(self.moves, "<f4") if self.moves else np.nan}
+            )
+        others = [
+            one[column]
+            for one in self._ends or [self.table]
+            if column in one and is_number(one[column])
+        ]
         scale = scale_of(column, *others) if others else None
         rows = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:PICTURE_ROLLOUTS])]
-        return picture(entitled(dressed(token_strip(rows, column, self.group, scale=scale).to_dict()), self._number))
+        return picture(
+            entitled(
+                dressed(token_strip(rows, column, self.group, scale=scale).to_dict()), self._number
+            )
+        )
 
     def _ipython_display_(self, **_) -> None:
         if not self._number:
@@ -162,7 +209,8 @@ class TokenHeatmap(PageWidget):
             self.title = self._number + self.title
         show(self, self)
 
-    # -- what the page is sent -----------------------------------------------------------------------------------------
+    # -- what the page is sent
+    # -----------------------------------------------------------------------------------------
 
     def _send_group(self, _=None) -> None:
         """Send the page one group's tokens, and what stands beside them."""
@@ -177,7 +225,11 @@ class TokenHeatmap(PageWidget):
                 "meaning": legend_words(MOVES, Scale(1.0)),
             }
             sent["columns"].append(named(MOVES) | look)
-        numbers = [name for name in self.table if is_number(self.table[name]) and name not in {*PLACES, "reward"}]
+        numbers = [
+            name
+            for name in self.table
+            if is_number(self.table[name]) and name not in {*PLACES, "reward"}
+        ]
         other = {}
         try:
             if self.compare.startswith("step "):
@@ -200,21 +252,33 @@ class TokenHeatmap(PageWidget):
             self.pinned = -1
             self._send_group()
 
-    # -- the steps of a run --------------------------------------------------------------------------------------------
+    # -- the steps of a run
+    # --------------------------------------------------------------------------------------------
 
     def show_step(self, step: int) -> None:
-        """Show the recorded step that is nearest to `step`, and say so if it is another; ValueError without a run."""
+        """Show the recorded step that is nearest to `step`, and say so if it is another; ValueError
+        without a run.
+        """
         if self.run is None:
-            raise ValueError("This heatmap shows a table and no run, so it has no steps: TokenHeatmap(run) has.")
+            raise ValueError(
+                "This heatmap shows a table and no run, so it has no steps: TokenHeatmap(run) has."
+            )
         self.look()
         self.step = nearest = min(self.steps, key=lambda known: (abs(known - step), known))
         if self.step == nearest != step:
-            self.message = f"Step {step} has no token table; this is the nearest that was recorded, step {nearest}."
+            self.message = (
+                f"Step {step} has no token table; this is the nearest that was recorded, step"
+                f" {nearest}."
+            )
 
     def look(self) -> None:
         before = self.steps
         self.steps = sorted(map(int, self.run.token_steps())) or before
-        self.message = "" if self.steps != before else f"The newest step that is recorded is step {max(before)}."
+        self.message = (
+            ""
+            if self.steps != before
+            else f"The newest step that is recorded is step {max(before)}."
+        )
 
     def _restep(self, _) -> None:
         """Show another recorded step, the same word pinned; keep this one if it can't be read."""
@@ -234,7 +298,10 @@ class TokenHeatmap(PageWidget):
             else:
                 self.group = self.groups[0]
             if pinned is not None:
-                column, rows = "token_id" if "token_id" in pinned else "token", self.rows.reset_index(drop=True)
+                column, rows = (
+                    "token_id" if "token_id" in pinned else "token",
+                    self.rows.reset_index(drop=True),
+                )
                 same = rows[rows[column] == pinned[column]]
                 if len(same):  # the nearest to its place
                     self.pinned = int((same["position"] - pinned["position"]).abs().idxmin())
@@ -245,7 +312,8 @@ class TokenHeatmap(PageWidget):
         if content == {"kind": "look"}:
             self.look()
 
-    # -- the pinned token, and the thread that explains it -------------------------------------------------------------
+    # -- the pinned token, and the thread that explains it
+    # -------------------------------------------------------------
 
     def wait(self) -> TokenHeatmap:
         if self._worker is not None:
@@ -265,13 +333,17 @@ class TokenHeatmap(PageWidget):
         row = self.rows.iloc[self.pinned]
         word = visible(row["token"], MAX_CHARACTERS)
         known = row["token_id"] if "token_id" in row else row["token"]
-        tables = [] if self.run is None else [biography_table(token_biography(self.run, known), word)]
+        tables = (
+            [] if self.run is None else [biography_table(token_biography(self.run, known), word)]
+        )
         self.details = {"lines": [describe_token(row)], "tables": tables}
         if self.explain is None or self.step != self._first_step:
             return
         self._asked = int(row["rollout"]), int(row["position"])
         self.busy = {"text": "Explaining this token ...", "share": 0.0}
-        self._worker = threading.Thread(target=self._explain_asked, args=(self._asked,), daemon=True)
+        self._worker = threading.Thread(
+            target=self._explain_asked, args=(self._asked,), daemon=True
+        )
         self._worker.start()
 
     def _explain_asked(self, place: tuple[int, int]) -> None:
@@ -291,7 +363,9 @@ class TokenHeatmap(PageWidget):
             if self._asked is place or self._asked is None:  # no newer pin
                 self.busy, self.message = {}, message or self.message
 
-    def _report(self, place: tuple[int, int], done: int = -1, total: int = 0, what: str = "") -> None:
+    def _report(
+        self, place: tuple[int, int], done: int = -1, total: int = 0, what: str = ""
+    ) -> None:
         if self._asked is not place:
             raise Stopped
         if done >= 0 and total:
@@ -300,9 +374,13 @@ class TokenHeatmap(PageWidget):
     def _show_explanation(self, explanation) -> None:
         self.explanation, rows, keys = explanation, self.rows, ["rollout", "position"]
         nats = explanation.tokens.set_index(keys)["moved"]
-        moved = nats.reindex(pd.MultiIndex.from_frame(rows[keys])).fillna(0.0).to_numpy()  # 0: it pushed nothing
+        # 0: it pushed nothing
+        moved = nats.reindex(pd.MultiIndex.from_frame(rows[keys])).fillna(0.0).to_numpy()
         with self.hold_sync():
             self.moves_limit, self.moves = limit(moved), moved.astype("<f4").tobytes()
             known = explanation_details(rows, explanation)
-            lines, tables = self.details["lines"] + known["lines"], known["tables"] + self.details["tables"]
+            lines, tables = (
+                self.details["lines"] + known["lines"],
+                known["tables"] + self.details["tables"],
+            )
             self.details = {"lines": lines, "tables": tables, "marked": known["marked"]}

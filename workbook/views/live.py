@@ -1,10 +1,12 @@
-"""A chart that is embedded once and afterwards only receives rows, and widgets that leave a picture behind.
+"""A chart that is embedded once and afterwards only receives rows, and widgets that leave a picture
+behind.
 
-Redrawing a chart by replacing its output flickers and makes the page jump; replacing its spec leaks listeners.
-`LiveChart` splits an Altair chart into its spec and its tables: the spec stays the same, only the tables travel.
-Building an Altair chart takes tens of milliseconds, so a chart that follows a slider is built once, over its tables,
-and then `push`ed rows. Vega has 0.9 MB, and a page shows a dozen widgets of a kind: Vega and our modules
-travel once, packed, in one hidden widget to which those of a page refer (`Shared`; shared.js also saves the widgets).
+Redrawing a chart by replacing its output flickers and makes the page jump; replacing its spec leaks
+listeners. `LiveChart` splits an Altair chart into its spec and its tables: the spec stays the same,
+only the tables travel. Building an Altair chart takes tens of milliseconds, so a chart that follows
+a slider is built once, over its tables, and then `push`ed rows. Vega has 0.9 MB, and a page shows a
+dozen widgets of a kind: Vega and our modules travel once, packed, in one hidden widget to which
+those of a page refer (`Shared`; shared.js also saves the widgets).
 """
 
 import gzip
@@ -23,7 +25,16 @@ import vl_convert
 from IPython.display import DisplayHandle
 
 from workbook.places import cache_folder
-from workbook.views.style import dressed, hushed, numbered, picture, plain, printable_table, to_spec, vegalite_version
+from workbook.views.style import (
+    dressed,
+    hushed,
+    numbered,
+    picture,
+    plain,
+    printable_table,
+    to_spec,
+    vegalite_version,
+)
 
 HERE = Path(__file__).parent
 _opened: list["Shared"] = []  # the one of this kernel
@@ -34,14 +45,17 @@ KINDS = ("live", "heatmap", "predict")  # of widgets with a module of their own
 def vega_module() -> bytes:
     """A module that exports vegaEmbed and needs nothing from elsewhere, gzipped.
 
-    Bundling takes a second of each kernel, so the first bundle is kept in the cache folder, under the versions in it.
+    Bundling takes a second of each kernel, so the first bundle is kept in the cache folder, under
+    the versions in it.
     """
     version = vegalite_version()
     kept = cache_folder() / f"vega-lite-{version}-of-vl-convert-{vl_convert.__version__}.js.gz"
     with suppress(OSError, EOFError):  # not there, or cut off: bundled anew
         gzip.decompress(module := kept.read_bytes())
         return module
-    module = gzip.compress(vl_convert.javascript_bundle("export { vegaEmbed };", vl_version=version).encode(), mtime=0)
+    module = gzip.compress(
+        vl_convert.javascript_bundle("export { vegaEmbed };", vl_version=version).encode(), mtime=0
+    )
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_bytes(module)
@@ -49,10 +63,15 @@ def vega_module() -> bytes:
 
 
 class Shared(anywidget.AnyWidget):
-    """What the widgets of a page share, sent to it once: Vega, modules, looks, and names for who hears a page."""
+    """What the widgets of a page share, sent to it once: Vega, modules, looks, and names for who
+    hears a page.
+    """
 
     _esm = (HERE / "shared.js").read_text(encoding="utf-8")
-    _css = "".join((HERE / f"{name}.css").read_text(encoding="utf-8") for name in ("shared", "heatmap", "predict"))
+    _css = "".join(
+        (HERE / f"{name}.css").read_text(encoding="utf-8")
+        for name in ("shared", "heatmap", "predict")
+    )
     vega = traitlets.Bytes().tag(sync=True)
     modules = traitlets.Bytes().tag(sync=True)  # gzipped JSON: {kind: source}
 
@@ -109,8 +128,9 @@ def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:
             if data is table:
                 return {"name": name}
         raise ValueError(
-            f"{chart.__name__} changes a table before it draws it; only the tables {', '.join(tables)} as they are can "
-            "follow a slider: compute the columns beforehand, or use Vega-Lite's transforms."
+            f"{chart.__name__} changes a table before it draws it; only the tables"
+            f" {', '.join(tables)} as they are can follow a slider: compute the columns beforehand,"
+            " or use Vega-Lite's transforms."
         )
 
     alt.data_transformers.register("workbook-named", named)
@@ -119,23 +139,32 @@ def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:
 
 
 def close(widget: ipywidgets.Widget) -> None:
-    """Close a widget with all that is in it and belongs to it; ipywidgets keeps what is open, and with it its data."""
-    for part in (*getattr(widget, "children", ()), getattr(widget, "layout", None), getattr(widget, "style", None)):
+    """Close a widget with all that is in it and belongs to it; ipywidgets keeps what is open, and
+    with it its data.
+    """
+    for part in (
+        *getattr(widget, "children", ()),
+        getattr(widget, "layout", None),
+        getattr(widget, "style", None),
+    ):
         if isinstance(part, ipywidgets.Widget):
             close(part)
     widget.close()
 
 
 class LiveChart(PageWidget):
-    """An Altair chart as a widget, or `chart(**tables)`, which `push(**tables)` redraws; a PNG without a kernel.
+    """An Altair chart as a widget, or `chart(**tables)`, which `push(**tables)` redraws; a PNG
+    without a kernel.
 
-    Safe to push to from a thread, since only traits are set. The page's element says in `data-drawn` which version of
-    the data it shows.
+    Safe to push to from a thread, since only traits are set. The page's element says in
+    `data-drawn` which version of the data it shows.
     """
 
     kind = traitlets.Unicode("live").tag(sync=True)
     spec = traitlets.Dict().tag(sync=True)
-    data = traitlets.Dict().tag(sync=True, to_json=lambda data, _: {name: sent(rows) for name, rows in data.items()})
+    data = traitlets.Dict().tag(
+        sync=True, to_json=lambda data, _: {name: sent(rows) for name, rows in data.items()}
+    )
     version = traitlets.Int().tag(sync=True)
 
     def __init__(self, chart, /, **tables: pd.DataFrame):
@@ -165,7 +194,11 @@ class LiveChart(PageWidget):
 
     def on_click(self, callback: Callable[[dict], None]) -> None:
         """Call `callback` with the row of a point that is clicked."""
-        self.on_msg(lambda _, content, buffers: callback(content["clicked"]) if "clicked" in content else None)
+        self.on_msg(
+            lambda _, content, buffers: (
+                callback(content["clicked"]) if "clicked" in content else None
+            )
+        )
 
     def picture(self) -> tuple[dict, dict]:
         """The static half of this widget's mime bundle and its metadata, as it looks now."""
@@ -173,7 +206,8 @@ class LiveChart(PageWidget):
 
 
 def show(widget, chart: PageWidget, handle: DisplayHandle | None = None) -> DisplayHandle:
-    """Display `widget` with the picture of the chart inside it as its fallback, and return the display's handle.
+    """Display `widget` with the picture of the chart inside it as its fallback, and return the
+    display's handle.
 
     handle: of an earlier display, whose fallback is brought up to date instead.
     """

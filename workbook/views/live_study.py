@@ -1,13 +1,16 @@
-"""LiveStudy: a small study that the reader runs on a policy in hand, in a thread, beside what was measured before.
+"""LiveStudy: a small study that the reader runs on a policy in hand, in a thread, beside what was
+measured before.
 
     compute(*variables, **settings) -> {name: table}    some seconds to a minute; ValueError where settings can't be
     chart(**tables) -> alt.Chart                        a picture of exactly these tables
     describe(**tables) -> str                           one sentence with the numbers that matter
 
-Run computes the settings of the controls, one at a time: a second click does nothing meanwhile. What compute goes
-through with `workbook.messages` moves the bar, and is where Stop ends it; `show_partial` draws on the way.
+Run computes the settings of the controls, one at a time: a second click does nothing meanwhile.
+What compute goes through with `workbook.messages` moves the bar, and is where Stop ends it;
+`show_partial` draws on the way.
 
-A topic declares one with `live_curve`, for lines over x, or `live_tables`, for any other chart over committed tables.
+A topic declares one with `live_curve`, for lines over x, or `live_tables`, for any other chart over
+committed tables.
 """
 
 from __future__ import annotations
@@ -36,9 +39,11 @@ NOT_YET = "Press Run: it computes these settings on the policy of this chapter."
 class LiveStudy(Shell):
     """Controls, Run, Stop and progress over a chart that begins with what was measured before.
 
-    compute, chart, describe: as in the module's docstring.  controls: {keyword of compute: ipywidget with a value}.
-    tables: what the chart shows before the first run.  variables: {name in the reader's notebook: value}, compute's
-    first arguments.  presets: {what a button above the chart says: the settings that it moves to}; Run computes them.
+    compute, chart, describe: as in the module's docstring.  controls: {keyword of compute:
+    ipywidget with a value}.
+    tables: what the chart shows before the first run.  variables: {name in the reader's notebook:
+    value}, compute's first arguments.  presets: {what a button above the chart says: the settings
+    that it moves to}; Run computes them.
 
     Attributes: `tables`, what is drawn; `drawn`, the settings that were computed last, None before.
     """
@@ -53,16 +58,32 @@ class LiveStudy(Shell):
         variables: dict[str, object] | None = None,
         presets: dict[str, dict] | None = None,
     ):
-        self.compute, self.controls, self.tables, self.variables = compute, controls, tables, variables or {}
+        self.compute, self.controls, self.tables, self.variables = (
+            compute,
+            controls,
+            tables,
+            variables or {},
+        )
         self._describe, self._stop = describe or (lambda **_: ""), False
         self.drawn: dict | None = None
         self._thread: threading.Thread | None = None
         self.chart = LiveChart(chart, **tables)
-        self.line, self.sentence = (ipywidgets.HTML(layout={"max_width": "860px"}) for _ in range(2))
-        run, stop = "Compute these settings on the policy in hand", "Stop; the chart goes back to what was whole"
-        self.run_button = ipywidgets.Button(description="Run", icon="play", tooltip=run, button_style="primary")
-        self.stop_button = ipywidgets.Button(description="Stop", icon="stop", tooltip=stop, disabled=True)
-        self.bar = ipywidgets.FloatProgress(max=1, layout={"width": "260px"}, tooltip="How much is done")
+        self.line, self.sentence = (
+            ipywidgets.HTML(layout={"max_width": "860px"}) for _ in range(2)
+        )
+        run, stop = (
+            "Compute these settings on the policy in hand",
+            "Stop; the chart goes back to what was whole",
+        )
+        self.run_button = ipywidgets.Button(
+            description="Run", icon="play", tooltip=run, button_style="primary"
+        )
+        self.stop_button = ipywidgets.Button(
+            description="Stop", icon="stop", tooltip=stop, disabled=True
+        )
+        self.bar = ipywidgets.FloatProgress(
+            max=1, layout={"width": "260px"}, tooltip="How much is done"
+        )
         self.snippet = Snippet()
         self.run_button.on_click(lambda _: self.run())
         self.stop_button.on_click(lambda _: self.stop())
@@ -82,7 +103,9 @@ class LiveStudy(Shell):
         return self._thread is not None and self._thread.is_alive()
 
     def run(self) -> LiveStudy:
-        """Compute the settings of the controls in a thread, and draw them; nothing while one is going on."""
+        """Compute the settings of the controls in a thread, and draw them; nothing while one is
+        going on.
+        """
         if not self.running:
             self._stop = False
             self.run_button.disabled, self.stop_button.disabled = True, False
@@ -91,13 +114,17 @@ class LiveStudy(Shell):
         return self
 
     def stop(self) -> None:
-        """End what is going on between two of its items; the chart goes back to what was last computed whole."""
+        """End what is going on between two of its items; the chart goes back to what was last
+        computed whole.
+        """
         if self.running:
             self._stop, self.stop_button.disabled = True, True
             self.line.value = notice("Stopping ...")
 
     def display(self, **_) -> None:
-        """Put it on the page; one that runs is waited for, and its picture is of what it has computed."""
+        """Put it on the page; one that runs is waited for, and its picture is of what it has
+        computed.
+        """
         runs, handle = self.running, show(self.box, self.chart)
         if runs:
             show(self.box, self.wait().chart, handle)
@@ -127,7 +154,9 @@ class LiveStudy(Shell):
             self.line.value = notice("Done.")
         except Stopped:
             self._draw(**before)
-            self.line.value = notice("Stopped; chart and sentence are of the last setting that was computed.")
+            self.line.value = notice(
+                "Stopped; chart and sentence are of the last setting that was computed."
+            )
         except Exception as error:  # whatever it is, the page should say it
             self._draw(**before)
             self.line.value = notice(str(error), error=True)
@@ -141,7 +170,9 @@ class LiveStudy(Shell):
             self._began = time.monotonic()  # of these items: what went before them was other work
         if done >= 0 and total:
             self.bar.value = done / total
-            self.line.value = notice(f"{what}: {pace(done, total, time.monotonic() - self._began)}", announced=False)
+            self.line.value = notice(
+                f"{what}: {pace(done, total, time.monotonic() - self._began)}", announced=False
+            )
 
     def _draw(self, **tables: pd.DataFrame) -> None:
         self.tables = self.tables | tables
@@ -162,7 +193,8 @@ def live_tables(
     now: str | None = NOW,
     presets: dict[str, dict] | None = None,
 ) -> LiveStudy:
-    """A study that adds rows measured now, on a copy of the policy, to an explorer's own tables, in its own chart.
+    """A study that adds rows measured now, on a copy of the policy, to an explorer's own tables, in
+    its own chart.
 
         def measure_mass(policy, task, weights="output layer", prompts=8, seed=0):
             rollouts = sample_rollouts(policy, task, prompts, seed=seed)
@@ -171,16 +203,22 @@ def live_tables(
         controls = {"weights": menu(...), "prompts": power_slider(...), "seed": slider(...)}
         live_tables(measure_mass, compute_mass, mass_chart, controls, policy, task, describe_mass)
 
-    measure: (policy, task, **controls) -> all that was measured so far, drawn at each yield (a function may return one
-    dict instead); ValueError where the settings can't be.  committed: the explorer's compute; it receives those
-    controls that it names. Rows of a table that it lacks stand alone, and begin empty where committed gives them empty.
-    now: what the column `series` calls the measured rows; None where measure names them.  chart, describe: of the
-    tables, as in the module's docstring; the chart must know `now` among its series.  presets: as of a LiveStudy.
+    measure: (policy, task, **controls) -> all that was measured so far, drawn at each yield (a
+    function may return one dict instead); ValueError where the settings can't be.  committed: the
+    explorer's compute; it receives those controls that it names. Rows of a table that it lacks
+    stand alone, and begin empty where committed gives them empty.
+    now: what the column `series` calls the measured rows; None where measure names them.  chart,
+    describe: of the tables, as in the module's docstring; the chart must know `now` among its
+    series.  presets: as of a LiveStudy.
     """
 
     def joined(before: pd.DataFrame | None, measured: pd.DataFrame) -> pd.DataFrame:
         measured = measured if now is None else measured.assign(series=now)
-        return measured if before is None or before.empty else pd.concat([before, measured], ignore_index=True)
+        return (
+            measured
+            if before is None or before.empty
+            else pd.concat([before, measured], ignore_index=True)
+        )
 
     @functools.wraps(measure)
     def compute(*given, **settings) -> dict[str, pd.DataFrame]:
@@ -188,13 +226,19 @@ def live_tables(
         show_partial(**before)
         measured = measure(*given, **settings)
         for rows in [measured] if isinstance(measured, dict) else measured:
-            tables = before | {name: joined(before.get(name), table) for name, table in rows.items()}
+            tables = before | {
+                name: joined(before.get(name), table) for name, table in rows.items()
+            }
             show_partial(**tables)
         if tables is None:
-            raise ValueError("These settings leave nothing to measure; take more prompts, or another seed.")
+            raise ValueError(
+                "These settings leave nothing to measure; take more prompts, or another seed."
+            )
         return tables
 
-    start = _given_its_own(committed, {name: value_of(control) for name, control in controls.items()})
+    start = _given_its_own(
+        committed, {name: value_of(control) for name, control in controls.items()}
+    )
     given = policy and {"policy": private_copy(policy), "task": task}
     return LiveStudy(compute, chart, controls, start, describe, given, presets)
 
@@ -211,7 +255,8 @@ def live_curve(
     presets: dict[str, dict] | None = None,
     **look,
 ) -> LiveStudy:
-    """A study whose lines, measured now on a copy of the policy, are drawn over committed curves of the same quantity.
+    """A study whose lines, measured now on a copy of the policy, are drawn over committed curves of
+    the same quantity.
 
         def measure_dose(policy, task, prompts=16, tokens="unsure", seed=0):
             for size in progress([1, 2, 4], "prompts"):     # moves the bar, and Stop ends it here
@@ -221,17 +266,23 @@ def live_curve(
             return unit_curve(rows, "prompts", "follows").assign(series="ten policies")
 
         controls = {"prompts": power_slider(...), "tokens": menu(...), "seed": slider(...)}
-        live_curve(measure_dose, family_dose, controls, policy, task, x="prompts", y_title="...", title="...")
+        live_curve(measure_dose, family_dose, controls, policy, task, x="prompts", y_title="...",
+        title="...")
 
-    measure: (policy, task, **controls), without a policy (**controls) -> rows (x, line, value), or a ValueError.
-    committed: a table with the columns series, x, mean, low, high, units.  now: the line or lines that measure yields.
-    look: settings of `curve_chart`, such as paper, reference or scale, and of the lines' names and order, as `names`.
+    measure: (policy, task, **controls), without a policy (**controls) -> rows (x, line, value), or
+    a ValueError.
+    committed: a table with the columns series, x, mean, low, high, units.  now: the line or lines
+    that measure yields.
+    look: settings of `curve_chart`, such as paper, reference or scale, and of the lines' names and
+    order, as `names`.
     presets: as of a LiveStudy.
     The sentence says the first and last point of each line measured now.
     """
     lines = [now] if isinstance(now, str) else list(now)
     if "names" not in look:
-        first = _given_its_own(committed, {name: value_of(control) for name, control in controls.items()})
+        first = _given_its_own(
+            committed, {name: value_of(control) for name, control in controls.items()}
+        )
         look["names"] = [*first["series"].unique(), *lines]
 
     @functools.wraps(measure)

@@ -1,11 +1,12 @@
-"""predict and reveal: a prediction that is recorded by a click before the answer is shown, and scored after it.
+"""predict and reveal: a prediction that is recorded by a click before the answer is shown, and
+scored after it.
 
-    predict("05-shares", "Which share of tokens in worse rollouts becomes more likely?", number=(0, 1))
-    reveal("05-shares", measured_share)
+    predict("05-shares", "Which share of tokens in worse rollouts becomes more likely?", number=(0,
+    1)) reveal("05-shares", measured_share)
 
-Keys begin with the two digits of their chapter. One JSON file holds them all. Running cells records nothing and shows
-no answer: that waits behind a button until it is asked for or a prediction is recorded. A guess is recorded once; it
-counts if the answer had not been shown.
+Keys begin with the two digits of their chapter. One JSON file holds them all. Running cells records
+nothing and shows no answer: that waits behind a button until it is asked for or a prediction is
+recorded. A guess is recorded once; it counts if the answer had not been shown.
 """
 
 import html
@@ -44,18 +45,28 @@ def question_of(number=None, choice=None, curve=None) -> dict:
 
 
 def check_guess(about: dict, guess) -> dict:
-    """A whole guess, {guess, low, high}, {option, sure} or {y}; ValueError, in one sentence, for any other."""
+    """A whole guess, {guess, low, high}, {option, sure} or {y}; ValueError, in one sentence, for
+    any other.
+    """
     guess = guess if isinstance(guess, dict) else {}
     if about["kind"] == "choice":
         if guess.get("option") not in about["options"]:
             raise ValueError(f"Choose one of {', '.join(about['options'])}.")
         chance = 1 / len(about["options"])
-        return {"option": guess["option"], "sure": _number(guess.get("sure"), "confidence", chance - 1e-6, 1.0)}
+        return {
+            "option": guess["option"],
+            "sure": _number(guess.get("sure"), "confidence", chance - 1e-6, 1.0),
+        }
     if about["kind"] == "curve":
         return {"y": _heights(about, guess.get("y"), *about["y"])}
-    ends = {key: _number(guess.get(key), name, about["low"], about["high"]) for key, name in ENDS.items()}
+    ends = {
+        key: _number(guess.get(key), name, about["low"], about["high"])
+        for key, name in ENDS.items()
+    }
     if not ends["low"] <= ends["guess"] <= ends["high"] or ends["low"] == ends["high"]:
-        raise ValueError("Your best guess must lie in your range, and the range needs two different ends.")
+        raise ValueError(
+            "Your best guess must lie in your range, and the range needs two different ends."
+        )
     return ends
 
 
@@ -68,12 +79,18 @@ def describe_guess(about: dict, guess: dict) -> str:
 
 
 def score(about: dict, guess: dict, answer) -> dict:
-    """A guess beside the answer: distance in shares of the scale (of a choice its Brier score), held, verdict."""
+    """A guess beside the answer: distance in shares of the scale (of a choice its Brier score),
+    held, verdict.
+    """
     if about["kind"] == "choice":
         held = guess["option"] == answer
         brier = (guess["sure"] - held) ** 2
         words = "as you said" if held else "not what you said"
-        return {"distance": brier, "held": held, "verdict": f"{words}; Brier score {_text(brier)} (0 best, 1 worst)"}
+        return {
+            "distance": brier,
+            "held": held,
+            "verdict": f"{words}; Brier score {_text(brier)} (0 best, 1 worst)",
+        }
     if about["kind"] == "number":
         away, held = abs(guess["guess"] - answer), guess["low"] <= answer <= guess["high"]
         words = f"{'inside' if held else 'outside'} your range, {_text(away)} from your best guess"
@@ -85,12 +102,16 @@ def score(about: dict, guess: dict, answer) -> dict:
 
 
 def read_predictions() -> dict[str, dict]:
-    """Read {key: question, about, first (the guess), recorded, late, answer}; ValueError for a damaged file."""
+    """Read {key: question, about, first (the guess), recorded, late, answer}; ValueError for a
+    damaged file.
+    """
     path = predictions_file()
     try:
         return json.loads(path.read_text("utf-8"))["predictions"] if path.exists() else {}
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path} is damaged: move it away, and your predictions start anew.") from None
+        raise ValueError(
+            f"{path} is damaged: move it away, and your predictions start anew."
+        ) from None
 
 
 def _write(key: str, entry: dict) -> None:
@@ -122,11 +143,18 @@ class PredictionForm(PageWidget):
         self.on_msg(lambda _, content, buffers: self.record(content.get("guess")))
 
     def record(self, guess) -> None:
-        """Record a guess once, as the button does; a guess that is not whole is answered by a sentence."""
+        """Record a guess once, as the button does; a guess that is not whole is answered by a
+        sentence.
+        """
         try:
             first = {"first": check_guess(self.about, guess), "recorded": time.strftime("%Y-%m-%d")}
             if find_prediction(self.key, self.about) is None:
-                first |= {"question": self.question, "about": self.about, "late": self.key in _shown, "answer": None}
+                first |= {
+                    "question": self.question,
+                    "about": self.about,
+                    "late": self.key in _shown,
+                    "answer": None,
+                }
                 _write(self.key, first)
             self.message = ""
             if self.key in _hidden:
@@ -146,8 +174,16 @@ class PredictionForm(PageWidget):
 
     def picture(self) -> tuple[dict, dict]:  # where no kernel runs
         about, kind = self.about, self.about["kind"]
-        form = f"one of {', '.join(about['options'])}" if kind == "choice" else f"a curve over {about.get('x_title')}"
-        form = f"a number from {_text(about['low'])} to {_text(about['high'])}" if kind == "number" else form
+        form = (
+            f"one of {', '.join(about['options'])}"
+            if kind == "choice"
+            else f"a curve over {about.get('x_title')}"
+        )
+        form = (
+            f"a number from {_text(about['low'])} to {_text(about['high'])}"
+            if kind == "number"
+            else form
+        )
         text = f"{self.question} ({form})"
         return {"text/markdown": f"> **Predict.** {text}", "text/plain": f"Predict. {text}"}, {}
 
@@ -177,8 +213,8 @@ class Answer(PageWidget):
 def predict(key: str, question: str, *, number=None, choice=None, curve=None) -> None:
     """Ask for a prediction, whose answer `reveal` shows under the same key.
 
-    One of number: (low, high), the scale of a best guess and of an 80 % range; choice: the options; curve: x (rising
-    numbers), y (the scale's ends), x_title and y_title.
+    One of number: (low, high), the scale of a best guess and of an 80 % range; choice: the options;
+    curve: x (rising numbers), y (the scale's ends), x_title and y_title.
     """
     about = question_of(number, choice, curve)
     _asked[key] = question, about
@@ -186,14 +222,17 @@ def predict(key: str, question: str, *, number=None, choice=None, curve=None) ->
 
 
 def reveal(key: str, answer) -> None:
-    """Show the answer to a prediction, the reader's own guess and how far off it was; record the answer beside it.
+    """Show the answer to a prediction, the reader's own guess and how far off it was; record the
+    answer beside it.
 
     Where none is recorded yet, the answer waits behind a button.
 
     answer: a number, one of the choices, or the heights of the curve.
     """
     if key not in _asked:
-        raise ValueError(f"key={key!r} was not asked: run the cell with predict({key!r}, ...) first.")
+        raise ValueError(
+            f"key={key!r} was not asked: run the cell with predict({key!r}, ...) first."
+        )
     question, about = _asked[key]
     if about["kind"] != "choice":
         answer = _number(answer, "answer") if about["kind"] == "number" else _heights(about, answer)
@@ -201,19 +240,33 @@ def reveal(key: str, answer) -> None:
         _hidden[key] = Answer(key, answer)
         return display(_hidden[key])
     text = _judged(key, answer)
-    bundle = {"text/markdown": html.escape(printable(text), quote=False), "text/plain": text.replace("**", "")}
+    bundle = {
+        "text/markdown": html.escape(printable(text), quote=False),
+        "text/plain": text.replace("**", ""),
+    }
     DisplayHandle().display(bundle, raw=True)
     if about["kind"] == "curve":
         lines = {"your prediction": mine["first"]["y"], "answer": answer}
-        tables = [pd.DataFrame({"x": about["x"], "mean": ys, "low": ys, "high": ys}) for ys in lines.values()]
-        curve = pd.concat([table.assign(curve=name) for name, table in zip(lines, tables, strict=True)])
-        look = {"series": "curve", "log2": about["x"][0] > 0, "title": "Your prediction and the answer"}
+        tables = [
+            pd.DataFrame({"x": about["x"], "mean": ys, "low": ys, "high": ys})
+            for ys in lines.values()
+        ]
+        curve = pd.concat(
+            [table.assign(curve=name) for name, table in zip(lines, tables, strict=True)]
+        )
+        look = {
+            "series": "curve",
+            "log2": about["x"][0] > 0,
+            "title": "Your prediction and the answer",
+        }
         axes = {name: about[name] for name in ("x_title", "y_title")}
         display(curve_chart(curve, "x", **look, **axes, subtitle=question[:110]))
 
 
 def _judged(key: str, answer) -> str:
-    """The answer in a sentence, beside the guess that is recorded, if any; then the answer is recorded, too."""
+    """The answer in a sentence, beside the guess that is recorded, if any; then the answer is
+    recorded, too.
+    """
     about = _asked[key][1]
     shown = f"**{answer if about['kind'] == 'choice' else _text(*(answer if about['kind'] == 'curve' else [answer]))}**"
     if (mine := find_prediction(key, about)) is None:
@@ -221,7 +274,9 @@ def _judged(key: str, answer) -> str:
     _shown.add(key)
     _write(key, mine | {"answer": answer})
     verdict = score(about, mine["first"], answer)["verdict"]
-    text = f"You predicted {describe_guess(about, mine['first'])}. The answer is {shown}: {verdict}."
+    text = (
+        f"You predicted {describe_guess(about, mine['first'])}. The answer is {shown}: {verdict}."
+    )
     return text + " (Only a guess before the answer was shown counts.)" * mine["late"]
 
 
@@ -235,12 +290,19 @@ def calibration() -> None:
             rows.append({"kind": mine["about"]["kind"], "sure": sure} | scored)
     table = pd.DataFrame(rows)
     if table.empty:
-        return print("No prediction counts so far: press a prediction's button before its answer is shown.")
+        return print(
+            "No prediction counts so far: press a prediction's button before its answer is shown."
+        )
     for kind, part in table.groupby("kind"):
         text = f"{len(part)} {NAMES[kind]}: mean distance {part['distance'].mean():.2f}"
         if kind != "curve":
-            low, high = binomtest(held := int(part["held"].sum()), len(part)).proportion_ci(method="wilson")
-            text += f"; {held} held, at {part['sure'].mean():.0%} confidence (95 % interval {low:.0%} to {high:.0%})"
+            low, high = binomtest(held := int(part["held"].sum()), len(part)).proportion_ci(
+                method="wilson"
+            )
+            text += (
+                f"; {held} held, at {part['sure'].mean():.0%} confidence (95 % interval {low:.0%}"
+                f" to {high:.0%})"
+            )
         print(f"{text}.")
 
 
@@ -259,9 +321,16 @@ def _number(value, name: str, low: float = -math.inf, high: float = math.inf) ->
 def _heights(about: dict, values, *ends: float) -> list[float]:
     values = list(values) if hasattr(values, "__len__") and not isinstance(values, str) else []
     if len(values) != len(about["x"]):
-        raise ValueError(f"Your curve needs {len(about['x'])} numbers, one at each of {_text(*about['x'])}.")
-    return [_number(value, f"height at {_text(x)}", *ends) for x, value in zip(about["x"], values, strict=True)]
+        raise ValueError(
+            f"Your curve needs {len(about['x'])} numbers, one at each of {_text(*about['x'])}."
+        )
+    return [
+        _number(value, f"height at {_text(x)}", *ends)
+        for x, value in zip(about["x"], values, strict=True)
+    ]
 
 
 def _text(*values: float) -> str:
-    return typeset(", ".join(f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}" for value in values))
+    return typeset(
+        ", ".join(f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}" for value in values)
+    )

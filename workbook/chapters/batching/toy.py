@@ -1,4 +1,6 @@
-"""A generation batch with drawn rewards, cut into mini-batches by five strategies; and the chapter's exercises."""
+"""A generation batch with drawn rewards, cut into mini-batches by five strategies; and the
+chapter's exercises.
+"""
 
 import altair as alt
 import numpy as np
@@ -21,9 +23,11 @@ NAMES = {  # as a menu and an axis show them
 }
 GLYPHS, SIGNS = {1: "+", 0: "0", -1: "−"}, {"positives": 1, "negatives": -1}
 CUT_MENU = [(name, strategy) for strategy, name in NAMES.items()]
-GROUPS = torch.tensor([4, 7, 4, 9, 7, 9, 4, 7, 9, 2, 2, 2])  # four prompts of three rollouts, mixed up
+# four prompts of three rollouts, mixed up
+GROUPS = torch.tensor([4, 7, 4, 9, 7, 9, 4, 7, 9, 2, 2, 2])
 PARTS = 2
-GRAM = torch.tensor([[4.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 2.0]])  # <g_i, g_j> of three rollouts
+# <g_i, g_j> of three rollouts
+GRAM = torch.tensor([[4.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 2.0]])
 ADVANTAGES = torch.tensor([1.0, 1.0, -1.0])
 
 
@@ -35,50 +39,75 @@ def compute_cut(
     p_right: float = 0.4,
     draw: int = 0,
 ) -> dict[str, pd.DataFrame]:
-    """One generation batch with drawn rewards, cut by a strategy; ValueError where it can't cut such a batch.
+    """One generation batch with drawn rewards, cut by a strategy; ValueError where it can't cut
+    such a batch.
 
-    Tables: cells, a row per rollout: minibatch (1, 2, ...), place in it, prompt (a letter), sign (+, 0, −), advantage
-    (GRPO's); batches, a row per mini-batch: positives, negatives, cut (prompts of which it holds a part only),
-    residual (mean over its prompts, of an update that all rollouts share: 0 cancels, 1 one sign, NaN nothing pushes).
+    Tables: cells, a row per rollout: minibatch (1, 2, ...), place in it, prompt (a letter), sign
+    (+, 0, −), advantage (GRPO's); batches, a row per mini-batch: positives, negatives, cut (prompts
+    of which it holds a part only), residual (mean over its prompts, of an update that all rollouts
+    share: 0 cancels, 1 one sign, NaN nothing pushes).
     """
     if (size := prompts * group_size) % minibatches:
-        raise ValueError(f"{minibatches} mini-batches of one size: their number must divide the {size} rollouts.")
+        raise ValueError(
+            f"{minibatches} mini-batches of one size: their number must divide the {size} rollouts."
+        )
     generator = torch.Generator().manual_seed(draw)
     group_ids = torch.arange(prompts).repeat_interleave(group_size)
     rewards = (torch.rand(len(group_ids), generator=generator) < p_right).double()
     advantages = group_advantages(rewards, group_ids)
-    order = minibatch_order(strategy, group_ids, advantages, minibatches, generator).reshape(minibatches, -1)
-    order = order.sort().values.flatten()  # in a mini-batch order means nothing: keep each prompt together
+    order = minibatch_order(strategy, group_ids, advantages, minibatches, generator).reshape(
+        minibatches, -1
+    )
+    # in a mini-batch order means nothing: keep each prompt together
+    order = order.sort().values.flatten()
     number, place = divmod(np.arange(size), size // minibatches)
-    cells = pd.DataFrame({"minibatch": number + 1, "place": place, "advantage": advantages[order].numpy()})
+    cells = pd.DataFrame(
+        {"minibatch": number + 1, "place": place, "advantage": advantages[order].numpy()}
+    )
     cells.insert(2, "prompt", [chr(ord("A") + group) for group in group_ids[order].tolist()])
     cells.insert(3, "sign", np.sign(cells["advantage"]).map(GLYPHS))
     parts = cells.assign(size=cells["advantage"].abs()).groupby(["minibatch", "prompt"])
     pushed = parts[["advantage", "size"]].sum()
     measures = {
-        **{name: (cells["sign"] == GLYPHS[sign]).groupby(cells["minibatch"]) for name, sign in SIGNS.items()},
+        **{
+            name: (cells["sign"] == GLYPHS[sign]).groupby(cells["minibatch"])
+            for name, sign in SIGNS.items()
+        },
         "cut": (parts.size() < group_size).groupby("minibatch"),
     }
     batches = pd.DataFrame({name: held.sum() for name, held in measures.items()})
-    batches["residual"] = (pushed["advantage"].abs() / pushed["size"]).groupby("minibatch").mean()  # NaN: none pushes
+    # NaN: none pushes
+    batches["residual"] = (pushed["advantage"].abs() / pushed["size"]).groupby("minibatch").mean()
     return {"cells": cells, "batches": batches.reset_index()}
 
 
 def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
-    """Left a row of cells per mini-batch (colour and glyph: sign; letter: prompt), right its residual."""
+    """Left a row of cells per mini-batch (colour and glyph: sign; letter: prompt), right its
+    residual.
+    """
     colors = alt.Scale(domain=list(GLYPHS.values()), range=[POSITIVE, "#c9c9c9", NEGATIVE])
-    base = alt.Chart(cells).encode(x=alt.X("place:O", axis=None), y=alt.Y("minibatch:O", title="mini-batch"))
+    base = alt.Chart(cells).encode(
+        x=alt.X("place:O", axis=None), y=alt.Y("minibatch:O", title="mini-batch")
+    )
     ink = alt.when("datum.sign == '0'").then(alt.value("black")).otherwise(alt.value("white"))
     rollouts = alt.layer(
         base.mark_rect(stroke="white", strokeWidth=1).encode(
-            color=alt.Color("sign:N", title="advantage", scale=colors, legend=alt.Legend(orient="bottom")),
+            color=alt.Color(
+                "sign:N", title="advantage", scale=colors, legend=alt.Legend(orient="bottom")
+            ),
             tooltip=["prompt:N", "sign:N", alt.Tooltip("advantage:Q", format="+.2f")],
         ),
         base.mark_text(dy=-8).encode(text="prompt:N", color=ink),
         base.mark_text(dy=8, fontSize=14, fontWeight="bold").encode(text="sign:N", color=ink),
-    ).properties(width=430, height=alt.Step(36), title=panel_title("the rollouts of each mini-batch, by prompt"))
+    ).properties(
+        width=430,
+        height=alt.Step(36),
+        title=panel_title("the rollouts of each mini-batch, by prompt"),
+    )
     row = alt.Y("minibatch:O", title=None)
-    signs = alt.Chart(batches).transform_calculate(signs="datum.positives + '+  ' + datum.negatives + '−'")
+    signs = alt.Chart(batches).transform_calculate(
+        signs="datum.positives + '+  ' + datum.negatives + '−'"
+    )
     residuals = bars(
         batches,
         row,
@@ -95,8 +124,10 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
     return panels(
         [rollouts, residuals],
         "One generation batch, cut into optimizer mini-batches",
-        "left: colour and glyph are the sign of the advantage, letters the prompts; right: residual, and signs counted",
-        "A row of cells for each mini-batch, marked by sign and prompt; bars: the mini-batch's residual.",
+        "left: colour and glyph are the sign of the advantage, letters the prompts; right:"
+        " residual, and signs counted",
+        "A row of cells for each mini-batch, marked by sign and prompt; bars: the mini-batch's"
+        " residual.",
     )
 
 
@@ -117,7 +148,8 @@ def explore_cut() -> Explorer:
 
 
 def check_order(function) -> None:
-    """Check a function (group_ids (B,), parts) -> permutation of the rollouts whose equal parts hold whole prompts.
+    """Check a function (group_ids (B,), parts) -> permutation of the rollouts whose equal parts
+    hold whole prompts.
 
     >>> check_order(lambda group_ids, parts: torch.arange(len(group_ids)))
     Not quite: prompt 4 has rollouts in mini-batches 1 and 2; keep it in one.
@@ -126,9 +158,15 @@ def check_order(function) -> None:
     if got is None:
         return
     if got.shape != GROUPS.shape:
-        print(f"Not quite: it returned the shape {tuple(got.shape)}; return {len(GROUPS)} numbers of rollouts.")
+        print(
+            f"Not quite: it returned the shape {tuple(got.shape)}; return {len(GROUPS)} numbers of"
+            " rollouts."
+        )
     elif sorted(got.tolist()) == sorted(GROUPS.tolist()):
-        print("Not quite: these are the prompts' labels; return the rollouts' numbers, in an order that sorts them.")
+        print(
+            "Not quite: these are the prompts' labels; return the rollouts' numbers, in an order"
+            " that sorts them."
+        )
     elif sorted(got.tolist()) != list(range(len(GROUPS))):
         print(f"Not quite: each of the rollouts 0 to {len(GROUPS) - 1} must come exactly once.")
     else:
@@ -137,13 +175,20 @@ def check_order(function) -> None:
             inside = ((parts == label).any(1).nonzero().flatten() + 1).tolist()
             if len(inside) > 1:
                 first, second = inside[:2]
-                print(f"Not quite: prompt {label} has rollouts in mini-batches {first} and {second}; keep it in one.")
+                print(
+                    f"Not quite: prompt {label} has rollouts in mini-batches {first} and {second};"
+                    " keep it in one."
+                )
                 return
-        print("Right: no prompt is cut apart. To be fair over many batches, shuffle the order of the prompts, too.")
+        print(
+            "Right: no prompt is cut apart. To be fair over many batches, shuffle the order of the"
+            " prompts, too."
+        )
 
 
 def check_in_step(function) -> None:
-    """Check a function (gram (B, B), advantages (B,)) of one mini-batch -> 1 - |g+ + g-| / (|g+| + |g-|).
+    """Check a function (gram (B, B), advantages (B,)) of one mini-batch -> 1 - |g+ + g-| / (|g+| +
+    |g-|).
 
     >>> check_in_step(lambda gram, advantages: 1 - gram.sum().sqrt() / gram.diagonal().sqrt().sum())
     Not quite: this lets every rollout stand for itself; first add up those of one sign.
@@ -157,7 +202,12 @@ def check_in_step(function) -> None:
         "this is the residual; what cancelled is 1 minus that.": residual,
         "these are squared lengths; take their roots first.": 1 - both / (plus + minus),
         "this lets every rollout stand for itself; first add up those of one sign.": 1 - single,
-        "the advantages are in the gradients already; the Gram matrix needs no further sign.": 1 - signed,
+        "the advantages are in the gradients already; the Gram matrix needs no further sign.": (
+            1 - signed
+        ),
     }
-    praise = f"Right: {1 - residual:.3f}. Two of these rollouts oppose each other, the third one is unrelated."
+    praise = (
+        f"Right: {1 - residual:.3f}. Two of these rollouts oppose each other, the third one is"
+        " unrelated."
+    )
     grade(answer_of(function, GRAM.clone(), ADVANTAGES.clone()), 1 - residual, mistakes, praise)

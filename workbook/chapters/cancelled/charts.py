@@ -1,4 +1,6 @@
-"""Charts of the cancelled share: four bars per class of word, and curves over rollouts and over prompts."""
+"""Charts of the cancelled share: four bars per class of word, and curves over rollouts and over
+prompts.
+"""
 
 import altair as alt
 import numpy as np
@@ -21,37 +23,48 @@ CURVES = {"rollouts": "one prompt, more rollouts", "prompts": "more prompts of 8
 def bar_tables(sums: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Tables of `cancellation_chart` from sums over words that both signs share: bars and shares.
 
-    bars: kind, part (of BARS), push: along the own side, which is 1; three add up to the fourth.  shares: kind, place
-    (of PLACES), share, tokens.
+    bars: kind, part (of BARS), push: along the own side, which is 1; three add up to the
+    fourth.  shares: kind, place (of PLACES), share, tokens.
     """
     words = shares(sums[(sums["identity"] == "word") & (sums["own2"] > 0)]).set_index("kind")
     kinds = words.loc[[kind for kind in SHOWN if kind in words.index]]
-    pushes = kinds[["own2", "cross", "beside"]].div(kinds["own2"], axis=0).set_axis(BARS[:3], axis=1)
+    pushes = (
+        kinds[["own2", "cross", "beside"]].div(kinds["own2"], axis=0).set_axis(BARS[:3], axis=1)
+    )
     pushes[BARS[3]] = pushes.sum(axis=1)
     both = kinds[["tokens", "within", "batch"]].set_axis(["tokens", *PLACES], axis=1)
     melted = {"bars": pushes.reset_index().melt("kind", var_name="part", value_name="push")}
-    return melted | {"shares": both.reset_index().melt(["kind", "tokens"], var_name="place", value_name="share")}
+    return melted | {
+        "shares": both.reset_index().melt(["kind", "tokens"], var_name="place", value_name="share")
+    }
 
 
 def cancellation_chart(bars: pd.DataFrame, shares: pd.DataFrame) -> alt.HConcatChart:
-    """Left who pushes a class of words, along its own side; right the cancelled share; tables of `bar_tables`."""
+    """Left who pushes a class of words, along its own side; right the cancelled share; tables of
+    `bar_tables`.
+    """
     kinds = bars["kind"].unique().tolist()
     y = alt.Y("kind:N", sort=list(SHOWN), title=None).axis(labelLimit=160)
     push = alt.X("push:Q", title="push along that of the same sign (= 1)")
     share = alt.X("share:Q", title="cancelled share").scale(domain=[-LONGEST, LONGEST], clamp=True)
     number = alt.Chart(shares).mark_text(align="left", dx=4)
-    number = number.encode(y=y, yOffset=alt.YOffset("place:N", sort=PLACES).scale(domain=PLACES), x=alt.value("width"))
+    number = number.encode(
+        y=y, yOffset=alt.YOffset("place:N", sort=PLACES).scale(domain=PLACES), x=alt.value("width")
+    )
     number = number.encode(text=alt.Text("share:Q", format="+.2f"))
     look = {"height": alt.Step(72, **{"for": "position"}), "legend": {"columns": 2}}
     four, two = ([SERIES[k] for k in places] for places in ((0, 1, 3), (1, 2)))
     left = draw_bars(bars, y, push, by="part", names=BARS, colors=[*four, NEUTRAL], **look)
     labelless = y.copy().axis(labels=False)
-    right = draw_bars(shares, labelless, share, by="place", names=PLACES, colors=two, over=[number], **look)
+    right = draw_bars(
+        shares, labelless, share, by="place", names=PLACES, colors=two, over=[number], **look
+    )
     chart = panels(
         [left.properties(width=330), right.properties(width=230)],
         "What the other sign takes away from words that both signs share",
         "right panel: 1, the other sign takes it all; 0, nothing; below 0, it adds",
-        f"{len(kinds)} classes. {describe_rows(shares, 'kind', 'place', value='share', form='.2f')}.",
+        f"{len(kinds)} classes."
+        f" {describe_rows(shares, 'kind', 'place', value='share', form='.2f')}.",
         spacing=30,
     )
     return chart.resolve_scale(color="independent", yOffset="independent")
@@ -70,24 +83,31 @@ def describe_shares(bars: pd.DataFrame, shares: pd.DataFrame) -> str:
 
 
 def family_curves(tables: Tables) -> pd.DataFrame:
-    """A row per unit, curve, size, kind of shared word and rewards: series, rollouts in all, and what is read there.
+    """A row per unit, curve, size, kind of shared word and rewards: series, rollouts in all, and
+    what is read there.
 
-    cancelled share: in the batch; follows: of unsure tokens (kind "all", shared or not); cosine: of good and bad
-    rollouts' pushes (kind "all" of all tokens, "shared words").
+    cancelled share: in the batch; follows: of unsure tokens (kind "all", shared or not); cosine: of
+    good and bad rollouts' pushes (kind "all" of all tokens, "shared words").
     """
     rows = shares(tables["cancelled/sums"].query("identity in ('word', 'any word')"))
     rows = rows.assign(rollouts=rows["size"] * np.where(rows["curve"] == "prompts", GROUP, 1))
     follows = rows["follows"].where(rows["identity"] == "any word")
-    rows = rows.assign(**{"cancelled share": rows["batch"].where(rows["identity"] == "word"), "follows": follows})
+    rows = rows.assign(
+        **{"cancelled share": rows["batch"].where(rows["identity"] == "word"), "follows": follows}
+    )
     products = tables["cancelled/products"].query("up2 > 0 and down2 > 0")
-    lines = products.assign(cosine=products["product"] / np.sqrt(products["up2"] * products["down2"]), curve="rollouts")
+    lines = products.assign(
+        cosine=products["product"] / np.sqrt(products["up2"] * products["down2"]), curve="rollouts"
+    )
     lines = lines.assign(kind=lines["tokens"], rewards="by reward")
     return pd.concat([rows, lines]).assign(series=lambda table: table["curve"].map(CURVES))
 
 
 def ceiling_chart(table: pd.DataFrame) -> alt.LayerChart:
     """The cancelled share in the toy against the rollouts of a prompt; table of `toy.ceiling`."""
-    lines = table.assign(mean=table["share"], low=np.nan, high=np.nan, line=table["kind"] + ", " + table["rewards"])
+    lines = table.assign(
+        mean=table["share"], low=np.nan, high=np.nan, line=table["kind"] + ", " + table["rewards"]
+    )
     return curve_chart(
         lines,
         "rollouts",
@@ -95,7 +115,10 @@ def ceiling_chart(table: pd.DataFrame) -> alt.LayerChart:
         x_title="rollouts of a prompt",
         y_title="cancelled share",
         title="The cancelled share falls with the number of rollouts, whatever cancels",
-        subtitle="chapter 02's toy, where pushes on one context cancel exactly; style words have no credit",
+        subtitle=(
+            "chapter 02's toy, where pushes on one context cancel exactly; style words have no"
+            " credit"
+        ),
         reference=[(0.0, "nothing taken")],
         spread=None,
     )

@@ -1,8 +1,15 @@
-"""Explorers of the cancelled share: of rows in hand (a toy's, a policy's), of committed tables, and its curves."""
+"""Explorers of the cancelled share: of rows in hand (a toy's, a policy's), of committed tables, and
+its curves.
+"""
 
 import pandas as pd
 
-from workbook.chapters.cancelled.charts import bar_tables, cancellation_chart, describe_shares, family_curves
+from workbook.chapters.cancelled.charts import (
+    bar_tables,
+    cancellation_chart,
+    describe_shares,
+    family_curves,
+)
 from workbook.chapters.cancelled.toy import toy_rows
 from workbook.probes.cancellation import PushRows, prompt_rows
 from workbook.probes.categories import categorized
@@ -19,7 +26,9 @@ COSINES = {"all tokens": "all", "shared words": "shared words"}  # the kinds of 
 
 
 def policy_rows(policy, task, prompts: int = 10, group_size: int = 12, seed: int = 0) -> PushRows:
-    """Rows of every rollout of some prompts that push, `prompts` at most: some 120 small steps, 20 s on one core."""
+    """Rows of every rollout of some prompts that push, `prompts` at most: some 120 small steps, 20
+    s on one core.
+    """
     rollouts = categorized(sample_rollouts(policy, task, SAMPLED, group_size, seed, NEW_TOKENS))
     return prompt_rows(policy, rollouts, prompts, prompts, bundle=SAMPLED)
 
@@ -27,27 +36,39 @@ def policy_rows(policy, task, prompts: int = 10, group_size: int = 12, seed: int
 def compute_cancellation(
     rows: PushRows, prompts: int = 1, rollouts: int = 8, permuted: int | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Who pushes shared words in a step on so many prompts, of so many rollouts each: tables of `bar_tables`.
+    """Who pushes shared words in a step on so many prompts, of so many rollouts each: tables of
+    `bar_tables`.
 
-    permuted: seed of a permutation of the rewards within each group; None: as they are.  Fewer prompts, if fewer push.
+    permuted: seed of a permutation of the rewards within each group; None: as they are.  Fewer
+    prompts, if fewer push.
     """
     weights = rows.weights(rollouts, permuted)
     pushing = rows.blocks.blocks.loc[weights != 0, "group"].nunique()
     return bar_tables(rows.sums(weights, min(prompts, pushing)))
 
 
-def compute_measured(tables: Tables, prompts: int = 1, rewards: str = REWARDS[0]) -> dict[str, pd.DataFrame]:
+def compute_measured(
+    tables: Tables, prompts: int = 1, rewards: str = REWARDS[0]
+) -> dict[str, pd.DataFrame]:
     """The same from committed tables, the sums of all units, on prompts of 8 rollouts."""
-    rows = tables["cancelled/sums"].query("curve == 'prompts' and size == @prompts and rewards == @rewards")
+    rows = tables["cancelled/sums"].query(
+        "curve == 'prompts' and size == @prompts and rewards == @rewards"
+    )
     if rows.empty:
-        raise ValueError(f"No step on {prompts} prompts was measured with rewards {rewards}; take fewer prompts.")
-    return bar_tables(rows.groupby(["identity", "kind"], sort=False).sum(numeric_only=True).reset_index())
+        raise ValueError(
+            f"No step on {prompts} prompts was measured with rewards {rewards}; take fewer prompts."
+        )
+    return bar_tables(
+        rows.groupby(["identity", "kind"], sort=False).sum(numeric_only=True).reset_index()
+    )
 
 
 def explore_cancellation(rows: PushRows | Tables | None = None) -> Explorer:
-    """Four bars per class of word and its cancelled share, with sliders over the prompts of a step and their rollouts.
+    """Four bars per class of word and its cancelled share, with sliders over the prompts of a step
+    and their rollouts.
 
-    rows: of a policy (`policy_rows`), of a toy (`toy_rows`, the default), or committed tables of the study.
+    rows: of a policy (`policy_rows`), of a toy (`toy_rows`, the default), or committed tables of
+    the study.
     """
     rows = toy_rows(12) if rows is None else rows
     drawn = cancellation_chart, describe_shares
@@ -57,7 +78,9 @@ def explore_cancellation(rows: PushRows | Tables | None = None) -> Explorer:
         if rows["cancelled/sums"]["rewards"].nunique() > 1:
             controls["rewards"] = menu(REWARDS[0], list(REWARDS), "rewards")
         presets = {f"{most} prompts in the step": {"prompts": most}} if most > 1 else {}
-        return Explorer(compute_measured, drawn[0], controls, drawn[1], {"tables": rows}, presets=presets)
+        return Explorer(
+            compute_measured, drawn[0], controls, drawn[1], {"tables": rows}, presets=presets
+        )
     most = int(rows.blocks.blocks["last"].max()) + 1
     controls = {
         "prompts": slider(1, 1, len(rows.groups), 1, "prompts in the step"),
@@ -70,11 +93,15 @@ def explore_cancellation(rows: PushRows | Tables | None = None) -> Explorer:
         f"{len(rows.groups)} prompts in the step": {"prompts": len(rows.groups)},
         "rewards permuted": {"permuted": 0},
     }
-    return Explorer(compute_cancellation, drawn[0], controls, drawn[1], {"rows": rows}, presets=presets)
+    return Explorer(
+        compute_cancellation, drawn[0], controls, drawn[1], {"rows": rows}, presets=presets
+    )
 
 
 def explore_curves(tables: Tables = FAMILY) -> Explorer:
-    """The committed curves over rollouts of one prompt and over prompts, laid over one another at equal rollouts."""
+    """The committed curves over rollouts of one prompt and over prompts, laid over one another at
+    equal rollouts.
+    """
     return browse(
         family_curves(tables),
         "rollouts",
@@ -82,7 +109,9 @@ def explore_curves(tables: Tables = FAMILY) -> Explorer:
         {"kind": "style", "rewards": REWARDS[0]},
         "series",
         labels={"kind": "shared words", "value": "shown"},
-        presets={f"cosine of {name}": {"value": "cosine", "kind": kind} for name, kind in COSINES.items()},
+        presets={
+            f"cosine of {name}": {"value": "cosine", "kind": kind} for name, kind in COSINES.items()
+        },
         x_title="rollouts in the step",
         y_title="share, chance or cosine, as chosen",
         title="More rollouts of one prompt, and more prompts",

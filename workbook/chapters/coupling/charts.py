@@ -1,4 +1,6 @@
-"""Tables and charts of coupling: maps over confidence, the proxy against full gradients, mass, a push's spillover."""
+"""Tables and charts of coupling: maps over confidence, the proxy against full gradients, mass, a
+push's spillover.
+"""
 
 import altair as alt
 import numpy as np
@@ -14,10 +16,14 @@ from workbook.views.live_study import NOW
 from workbook.views.style import ACCENT, describe_rows, require, titled
 
 TOKENS = ("same token", "different tokens")
-PLACES = {"other contexts": ("within a rollout", "across rollouts"), "the same context": ("same context",)}
+PLACES = {
+    "other contexts": ("within a rollout", "across rollouts"),
+    "the same context": ("same context",),
+}
 FOLDS = 12  # the finest bins of probability of the map
 FINE = tuple(np.arange(1, FOLDS) / FOLDS)  # their cuts
-FOLLOWERS = ("same token, unsure", "different, unsure", "different, sure")  # kinds outside the pushing contexts
+# kinds outside the pushing contexts
+FOLLOWERS = ("same token, unsure", "different, unsure", "different, sure")
 AGREEMENT = ("agreement, all", "agreement, unsure", "agreement, moved")
 WEIGHTS = ("output layer", "all weights")
 SIGNS = {"any": None, "same": "same", "opposite": "opposite"}
@@ -30,34 +36,64 @@ THE_FAMILY = "the family"
 # --- the map over both probabilities
 
 
-def compute_couplings(cells: pd.DataFrame, bins: int = 4, place: str = "other contexts") -> pd.DataFrame:
-    """Mean |K| and mean K of pairs in bins x bins of both probabilities; each pair is counted at (i, j) and (j, i).
+def compute_couplings(
+    cells: pd.DataFrame, bins: int = 4, place: str = "other contexts"
+) -> pd.DataFrame:
+    """Mean |K| and mean K of pairs in bins x bins of both probabilities; each pair is counted at
+    (i, j) and (j, i).
 
     cells: of `coupling_by_confidence` with the cuts FINE.  Bins are as equal as twelfths allow.
     """
     edges = np.round(np.linspace(0, FOLDS, bins + 1)).astype(int)
     table = cells[cells["where"].isin(PLACES[place])]
-    coarse = {name: np.searchsorted(edges, table[name], side="right") - 1 for name in ("less_sure", "more_sure")}
+    coarse = {
+        name: np.searchsorted(edges, table[name], side="right") - 1
+        for name in ("less_sure", "more_sure")
+    }
     sums = {"total": table["pairs"] * table["mean"], "total_size": table["pairs"] * table["size"]}
     keys = ["same", "less_sure", "more_sure"]
-    sums = table.assign(**sums, **coarse).groupby(keys)[["pairs", "total", "total_size"]].sum().reset_index()
+    sums = (
+        table.assign(**sums, **coarse)
+        .groupby(keys)[["pairs", "total", "total_size"]]
+        .sum()
+        .reset_index()
+    )
     mirrored = sums.rename(columns={"less_sure": "more_sure", "more_sure": "less_sure"})
-    merged = pd.concat([sums, mirrored[mirrored["less_sure"] != mirrored["more_sure"]]], ignore_index=True)
+    merged = pd.concat(
+        [sums, mirrored[mirrored["less_sure"] != mirrored["more_sure"]]], ignore_index=True
+    )
     for axis, name in (("i", "less_sure"), ("j", "more_sure")):
         low, high = edges[merged[name]] / FOLDS, edges[merged[name] + 1] / FOLDS
-        merged[f"low_{axis}"], merged[f"high_{axis}"], merged[f"at_{axis}"] = low, high, (low + high) / 2
-    merged["size"], merged["mean"] = merged["total_size"] / merged["pairs"], merged["total"] / merged["pairs"]
+        merged[f"low_{axis}"], merged[f"high_{axis}"], merged[f"at_{axis}"] = (
+            low,
+            high,
+            (low + high) / 2,
+        )
+    merged["size"], merged["mean"] = (
+        merged["total_size"] / merged["pairs"],
+        merged["total"] / merged["pairs"],
+    )
     merged["token"] = np.where(merged["same"], *TOKENS)
-    merged["label"] = ["" if bins > 5 else f"{size:,.0f}" if size >= 100 else f"{size:.2g}" for size in merged["size"]]
+    merged["label"] = [
+        "" if bins > 5 else f"{size:,.0f}" if size >= 100 else f"{size:.2g}"
+        for size in merged["size"]
+    ]
     merged["dark"] = merged["size"] > 0.6 * merged["size"].max()
     return merged.drop(columns=["same", "total", "total_size"])
 
 
 def confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
-    """Mean |K| over bins of both probabilities, for the same and for different tokens; of `compute_couplings`."""
-    require(table, ["token", "low_i", "high_i", "low_j", "high_j", "size", "label"], "confidence_chart")
+    """Mean |K| over bins of both probabilities, for the same and for different tokens; of
+    `compute_couplings`.
+    """
+    require(
+        table, ["token", "low_i", "high_i", "low_j", "high_j", "size", "label"], "confidence_chart"
+    )
     unit = alt.Scale(domain=[0, 1], nice=False)
-    x, y = alt.X("low_i:Q", title="p of one token", scale=unit), alt.Y("low_j:Q", title="p of the other", scale=unit)
+    x, y = (
+        alt.X("low_i:Q", title="p of one token", scale=unit),
+        alt.Y("low_j:Q", title="p of the other", scale=unit),
+    )
     base = alt.Chart(table)
     squares = base.mark_rect(stroke="white").encode(
         x=x.axis(grid=False),
@@ -65,7 +101,12 @@ def confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
         y=y.axis(grid=False),
         y2="high_j:Q",
         color=alt.Color("size:Q", title="mean |K|").scale(scheme="purples", domainMin=0),
-        tooltip=["token:N", alt.Tooltip("size:Q", format=".4g"), alt.Tooltip("mean:Q", format="+.4g"), "pairs:Q"],
+        tooltip=[
+            "token:N",
+            alt.Tooltip("size:Q", format=".4g"),
+            alt.Tooltip("mean:Q", format="+.4g"),
+            "pairs:Q",
+        ],
     )
     ink = alt.when(alt.datum.dark).then(alt.value("white")).otherwise(alt.value("black"))
     middle = {"x": alt.X("at_i:Q", scale=unit), "y": alt.Y("at_j:Q", scale=unit)}
@@ -83,42 +124,69 @@ def confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
 
 
 def compute_mass(
-    weights: str = "output layer", signs: str = "any", same_context: bool = True, tables: Tables | None = None
+    weights: str = "output layer",
+    signs: str = "any",
+    same_context: bool = True,
+    tables: Tables | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Shares of pairs and of mass, and net coupling, by kind of pair: {of SHARES: kind, mean, low, high, series}.
+    """Shares of pairs and of mass, and net coupling, by kind of pair: {of SHARES: kind, mean, low,
+    high, series}.
 
-    weights: of WEIGHTS.  signs: of the pair's rollouts, of SIGNS.  same_context: whether pairs behind one and the same
-    prefix count.  tables: the family's, if not given.
+    weights: of WEIGHTS.  signs: of the pair's rollouts, of SIGNS.  same_context: whether pairs
+    behind one and the same prefix count.  tables: the family's, if not given.
     """
     rows = (tables or FAMILY)["mass/pairs"].query("weights == @weights")
     if SIGNS[signs]:
         rows = rows[rows["signs"] == signs]
     if not same_context:
         rows = rows[rows["where"] != "same context"]
-    kind = rows["same"].map({True: "same token, ", False: "different, "}) + rows["unsure"].map(BELOW_HALF_TEXT)
+    kind = rows["same"].map({True: "same token, ", False: "different, "}) + rows["unsure"].map(
+        BELOW_HALF_TEXT
+    )
     sums = rows.groupby([rows["seed"], kind.rename("kind")])[["pairs", "size", "net"]].sum()
     whole = sums.groupby("seed").transform("sum").assign(net=lambda t: t["size"])
     shares = (sums / whole).unstack(fill_value=0.0).stack(future_stack=True).reset_index()
-    kinds = [f"{same}, {text}" for text in BELOW_HALF_TEXT.values() for same in ("same token", "different")]
+    kinds = [
+        f"{same}, {text}"
+        for text in BELOW_HALF_TEXT.values()
+        for same in ("same token", "different")
+    ]
     order = [name for name in kinds if name in set(shares["kind"])]
-    curves = {column: unit_curve(shares, "kind", column).set_index("kind").loc[order] for column in SHARES}
-    return {column: curve.reset_index().assign(series=THE_FAMILY) for column, curve in curves.items()}
+    curves = {
+        column: unit_curve(shares, "kind", column).set_index("kind").loc[order] for column in SHARES
+    }
+    return {
+        column: curve.reset_index().assign(series=THE_FAMILY) for column, curve in curves.items()
+    }
 
 
 def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> alt.HConcatChart:
-    """Dots with intervals, a line per kind of pair and a panel for each of SHARES; tables of compute_mass."""
+    """Dots with intervals, a line per kind of pair and a panel for each of SHARES; tables of
+    compute_mass.
+    """
     tables = dict(zip(SHARES, (pairs, size, net), strict=True))
     look = {"names": [THE_FAMILY, NOW], "zero": True, "height": alt.Step(13), "form": ".3f"}
     panels = []
     for name, table in tables.items():
         require(table, ["series", "kind", "mean", "low", "high"], "mass_chart")
-        x = alt.X("mean:Q", title=None).scale(domain=DOMAINS[name], clamp=True).axis(format="%", tickCount=4)
-        panels.append(figures.forest(table, "kind", x, "series", labels=name == "pairs", title=SHARES[name], **look))
+        x = (
+            alt.X("mean:Q", title=None)
+            .scale(domain=DOMAINS[name], clamp=True)
+            .axis(format="%", tickCount=4)
+        )
+        panels.append(
+            figures.forest(
+                table, "kind", x, "series", labels=name == "pairs", title=SHARES[name], **look
+            )
+        )
     return figures.panels(
         panels,
         "Few pairs hold the mass, and its two halves have opposite signs",
         "by kind of pair; bars: 95 % t intervals over ten policies; this policy: no interval",
-        "; ".join(f"{SHARES[name]}: {describe_rows(t, 'series', 'kind', form='.2f')}" for name, t in tables.items()),
+        "; ".join(
+            f"{SHARES[name]}: {describe_rows(t, 'series', 'kind', form='.2f')}"
+            for name, t in tables.items()
+        ),
         spacing=10,
     )
 
@@ -127,29 +195,49 @@ def describe_mass(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) ->
     """The two kinds that hold the mass, in words."""
     shown = NOW if NOW in set(size["series"]) else THE_FAMILY
     mass = size[size["series"] == shown].nlargest(2, "mean")
-    return f"Of the mass, {shown}: " + ", ".join(f"{row.mean:.0%} on {row.kind}" for row in mass.itertuples()) + "."
+    return (
+        f"Of the mass, {shown}: "
+        + ", ".join(f"{row.mean:.0%} on {row.kind}" for row in mass.itertuples())
+        + "."
+    )
 
 
 # --- one token pushes
 
 
 def family_training(tables: Tables | None = None) -> dict[str, pd.DataFrame]:
-    """Spillover and agreement along training: {"followers", "agreement"}, means over ten policies with t intervals.
+    """Spillover and agreement along training: {"followers", "agreement"}, means over ten policies
+    with t intervals.
 
     Columns series, step, mean, low, high, units.
     """
     rows = (tables or FAMILY)["mass/training"].rename(columns={"quantity": "series"})
     curve = unit_curve(rows, "step", "size", by="series")
     shown = {"followers": FOLLOWERS, "agreement": AGREEMENT}
-    return {name: curve[curve["series"].isin(kinds)].reset_index(drop=True) for name, kinds in shown.items()}
+    return {
+        name: curve[curve["series"].isin(kinds)].reset_index(drop=True)
+        for name, kinds in shown.items()
+    }
 
 
 def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HConcatChart:
     """A panel for each table of `family_training`."""
     far, share = (registered_outcome("mass", key).threshold for key in ("H3", "H4"))
     panels = [
-        (followers, FOLLOWERS, 1 / far, "movement / the pushing tokens'", "One token pushes: how far others move"),
-        (agreement, AGREEMENT, share, "share that agrees", "The output layer predicts what moves, not all"),
+        (
+            followers,
+            FOLLOWERS,
+            1 / far,
+            "movement / the pushing tokens'",
+            "One token pushes: how far others move",
+        ),
+        (
+            agreement,
+            AGREEMENT,
+            share,
+            "share that agrees",
+            "The output layer predicts what moves, not all",
+        ),
     ]
     drawn = [
         curve_chart(
@@ -167,16 +255,22 @@ def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HCon
         )
         for table, names, threshold, y_title, title in panels
     ]
-    ends = pd.concat(table[table["step"] == table["step"].max()] for table in (followers, agreement))
-    chart = alt.hconcat(*drawn, spacing=14).properties(description=f"At the end: {describe_rows(ends, 'series')}.")
+    ends = pd.concat(
+        table[table["step"] == table["step"].max()] for table in (followers, agreement)
+    )
+    chart = alt.hconcat(*drawn, spacing=14).properties(
+        description=f"At the end: {describe_rows(ends, 'series')}."
+    )
     return chart.resolve_scale(**dict.fromkeys(("color", "strokeDash", "shape"), "independent"))
 
 
 def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
-    """H4 by how far tokens move: share whose direction the output layer predicts, in equally many tokens a bin.
+    """H4 by how far tokens move: share whose direction the output layer predicts, in equally many
+    tokens a bin.
 
-    table: of `masked_update`, with a column agree (bool).  Columns size (median |dlogp|, nats), mean, low, high
-    (interval over prompts), tokens, unsure (share of tokens below one half).  A change of exactly 0 has no direction.
+    table: of `masked_update`, with a column agree (bool).  Columns size (median |dlogp|, nats),
+    mean, low, high (interval over prompts), tokens, unsure (share of tokens below one half).  A
+    change of exactly 0 has no direction.
     """
     moved = table.dropna(subset="agree").assign(size=lambda t: t["dlogp"].abs()).query("size > 0")
     rank = moved["size"].rank(method="first")
@@ -185,19 +279,36 @@ def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
     for _, part in moved.groupby(place):
         interval = bootstrap_mean(part["agree"].astype(float), part["group"])
         unsure = float((part["logp"] < np.log(BELOW_HALF)).mean())
-        rows.append({"size": part["size"].median(), **interval._asdict(), "tokens": len(part), "unsure": unsure})
+        rows.append(
+            {
+                "size": part["size"].median(),
+                **interval._asdict(),
+                "tokens": len(part),
+                "unsure": unsure,
+            }
+        )
     return pd.DataFrame(rows)
 
 
 def agreement_by_movement_chart(table: pd.DataFrame, paper: float = 0.7) -> alt.LayerChart:
     """Points of `agreement_by_movement`, from tokens that hardly move to those that move most."""
-    require(table, ["size", "mean", "low", "high", "tokens", "unsure"], "agreement_by_movement_chart")
+    require(
+        table, ["size", "mean", "low", "high", "tokens", "unsure"], "agreement_by_movement_chart"
+    )
     x = alt.X("size:Q", title="how far a token moves, |dlogp| (nats, log scale)").scale(type="log")
     y = alt.Y("mean:Q", title="share whose sign agrees").scale(domain=[0, 1])
     look = {"spread": "bars", "shown": ["tokens", "unsure"], "color": alt.value(ACCENT)}
     return titled(
-        figures.series(table, x.axis(format="~e", tickCount=6, grid=False), y, threshold=paper, **look),
+        figures.series(
+            table, x.axis(format="~e", tickCount=6, grid=False), y, threshold=paper, **look
+        ),
         "The output layer predicts the direction of tokens that move far",
-        f"a tenth of the tokens a point, 95 % intervals over prompts; dashed: {paper:g}, the paper's, of all tokens",
-        describe_rows(table.assign(name=table["size"].map("{:.1e} nats".format)), "name", form=".2f", interval=True),
+        f"a tenth of the tokens a point, 95 % intervals over prompts; dashed: {paper:g}, the"
+        " paper's, of all tokens",
+        describe_rows(
+            table.assign(name=table["size"].map("{:.1e} nats".format)),
+            "name",
+            form=".2f",
+            interval=True,
+        ),
     )

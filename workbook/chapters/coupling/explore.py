@@ -1,4 +1,6 @@
-"""Explorers, live studies and exercises of chapters 06, 10 and 14: the policy in hand beside ten of the family."""
+"""Explorers, live studies and exercises of chapters 06, 10 and 14: the policy in hand beside ten of
+the family.
+"""
 
 from collections.abc import Iterator
 
@@ -8,7 +10,13 @@ import torch
 from workbook.chapters.coupling import charts
 from workbook.chapters.grading import answer_of, grade
 from workbook.messages import progress
-from workbook.probes.coupling import choose_tokens, coupling_by_confidence, followers, masked_update, shared_token
+from workbook.probes.coupling import (
+    choose_tokens,
+    coupling_by_confidence,
+    followers,
+    masked_update,
+    shared_token,
+)
 from workbook.probes.step import ONE_STEP_OPTIMIZERS
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.coupling.study import pair_sums
@@ -16,8 +24,10 @@ from workbook.theory.coupling import BELOW_HALF, NEARLY_CERTAIN
 from workbook.views.explorer import Explorer, menu, power_slider, slider, switch
 from workbook.views.live_study import LiveStudy, live_curve, live_tables
 
-RATES = {"sgd": (0.01, 0.1, 0.3, 1.0), "adamw": (1e-4, 1e-3, 3e-3, 1e-2)}  # learning rates of a push
-CONFIDENCE = {"unsure": (0.0, BELOW_HALF), "sure": (NEARLY_CERTAIN, 1.0)}  # of the token that pushes
+# learning rates of a push
+RATES = {"sgd": (0.01, 0.1, 0.3, 1.0), "adamw": (1e-4, 1e-3, 3e-3, 1e-2)}
+# of the token that pushes
+CONFIDENCE = {"unsure": (0.0, BELOW_HALF), "sure": (NEARLY_CERTAIN, 1.0)}
 SIGNS = {"better rollouts": 1, "worse rollouts": -1}
 SPARE = 3  # times as many prompts are sampled, since not every one has such a token
 NEW_TOKENS = 48  # at most, of the bundled task
@@ -30,7 +40,9 @@ def explore_couplings(policy, rollouts) -> Explorer:
         "place": menu("other contexts", list(charts.PLACES), "pairs in"),
     }
     variables = {"cells": coupling_by_confidence(policy, rollouts, charts.FINE)}
-    return Explorer(charts.compute_couplings, charts.confidence_chart, controls, variables=variables)
+    return Explorer(
+        charts.compute_couplings, charts.confidence_chart, controls, variables=variables
+    )
 
 
 def _sampling(prompts: int, most: int = 32) -> dict:
@@ -43,25 +55,41 @@ def _sampling(prompts: int, most: int = 32) -> dict:
 
 
 def measure_push(
-    policy, task, pushing="unsure", side="better rollouts", optimizer="sgd", prompts=4, group_size=8, seed=0
+    policy,
+    task,
+    pushing="unsure",
+    side="better rollouts",
+    optimizer="sgd",
+    prompts=4,
+    group_size=8,
+    seed=0,
 ) -> Iterator[tuple]:
-    """How far tokens move when one token of a prompt pushes: (learning rate, kind, movement / the pushing tokens').
+    """How far tokens move when one token of a prompt pushes: (learning rate, kind, movement / the
+    pushing tokens').
 
-    pushing: of CONFIDENCE.  side: of SIGNS, whose occurrences push.  prompts: of which the mean is taken, at most.
-    Raises ValueError where no prompt has such a token under both signs.
+    pushing: of CONFIDENCE.  side: of SIGNS, whose occurrences push.  prompts: of which the mean is
+    taken, at most. Raises ValueError where no prompt has such a token under both signs.
     """
-    rollouts = sample_rollouts(policy, task, SPARE * prompts, group_size, seed, max_new_tokens=NEW_TOKENS)
+    rollouts = sample_rollouts(
+        policy, task, SPARE * prompts, group_size, seed, max_new_tokens=NEW_TOKENS
+    )
     groups = []
     for group in rollouts.group_ids.unique().tolist():
         part = rollouts.select(rollouts.group_ids == group)
         if (token := shared_token(part, CONFIDENCE[pushing])) is not None:
-            groups.append((part, choose_tokens(part, token, confidence=CONFIDENCE[pushing], sign=SIGNS[side])))
+            groups.append(
+                (part, choose_tokens(part, token, confidence=CONFIDENCE[pushing], sign=SIGNS[side]))
+            )
     if not groups:
-        raise ValueError(f"No prompt has {pushing} tokens under both signs with seed={seed}; take more rollouts.")
+        raise ValueError(
+            f"No prompt has {pushing} tokens under both signs with seed={seed}; take more rollouts."
+        )
     for rate in progress(RATES[optimizer], "learning rates"):
         moved = []
         for part, chosen in groups[:prompts]:
-            kinds = followers(part, masked_update(policy, part, chosen, optimizer, rate)).set_index("kind")
+            kinds = followers(part, masked_update(policy, part, chosen, optimizer, rate)).set_index(
+                "kind"
+            )
             moved.append(kinds["size"] / kinds.loc["pushing", "size"])
         means = pd.concat(moved, axis=1).mean(axis=1)
         for kind in charts.FOLLOWERS:
@@ -76,9 +104,15 @@ def family_push(optimizer: str = "sgd") -> pd.DataFrame:
 
 
 def live_push(policy, task, prompts: int = 4) -> LiveStudy:
-    """What pushes, the optimizer, prompts, rollouts and seed of masked updates on a copy of a policy."""
+    """What pushes, the optimizer, prompts, rollouts and seed of masked updates on a copy of a
+    policy.
+    """
     controls = {
-        "pushing": menu("unsure", [("a token below one half", "unsure"), ("a sure token", "sure")], "what pushes"),
+        "pushing": menu(
+            "unsure",
+            [("a token below one half", "unsure"), ("a sure token", "sure")],
+            "what pushes",
+        ),
         "side": menu("better rollouts", list(SIGNS), "pushing in"),
         "optimizer": menu("sgd", list(ONE_STEP_OPTIMIZERS), "optimizer"),
         **_sampling(prompts, 16),
@@ -97,14 +131,27 @@ def live_push(policy, task, prompts: int = 4) -> LiveStudy:
         x_title="learning rate (log scale)",
         y_title="movement / the pushing tokens'",
         title="One token pushes: how far others move, on this policy now",
-        subtitle="without 'now': ten policies, better rollouts push, small steps; unsure: below one half; band: 95 % t",
+        subtitle=(
+            "without 'now': ten policies, better rollouts push, small steps; unsure: below one"
+            " half; band: 95 % t"
+        ),
     )
 
 
 def measure_mass(
-    policy, task, weights="output layer", signs="any", same_context=True, prompts=8, group_size=8, anchors=8, seed=0
+    policy,
+    task,
+    weights="output layer",
+    signs="any",
+    same_context=True,
+    prompts=8,
+    group_size=8,
+    anchors=8,
+    seed=0,
 ) -> dict[str, pd.DataFrame]:
-    """`compute_mass` of this policy now.  anchors: tokens of each prompt whose gradient of all weights is taken."""
+    """`compute_mass` of this policy now.  anchors: tokens of each prompt whose gradient of all
+    weights is taken.
+    """
     rollouts = sample_rollouts(policy, task, prompts, group_size, seed, max_new_tokens=NEW_TOKENS)
     tables = {"mass/pairs": pair_sums(policy, rollouts, prompts, anchors, seed).assign(seed=0)}
     return charts.compute_mass(weights, signs, same_context, tables)
@@ -119,7 +166,10 @@ def live_mass(policy, task, prompts: int = 8) -> LiveStudy:
         **_sampling(prompts),
         "anchors": power_slider(8, 32, "anchor tokens of a prompt"),
     }
-    presets = {"through all weights": {"weights": "all weights"}, "rollouts of opposite signs": {"signs": "opposite"}}
+    presets = {
+        "through all weights": {"weights": "all weights"},
+        "rollouts of opposite signs": {"signs": "opposite"},
+    }
     shown = charts.compute_mass, charts.mass_chart, controls
     return live_tables(measure_mass, *shown, policy, task, charts.describe_mass, presets=presets)
 
@@ -128,7 +178,8 @@ def live_mass(policy, task, prompts: int = 8) -> LiveStudy:
 
 
 def check_forecast(function) -> None:
-    """Check a function (kernel (N, N), pushes (N,), lr) -> first-order dlogp (N,) of a step on the output layer.
+    """Check a function (kernel (N, N), pushes (N,), lr) -> first-order dlogp (N,) of a step on the
+    output layer.
 
     >>> check_forecast(lambda kernel, pushes, lr: lr * kernel.diagonal() * pushes)
     Not quite: this is each token's own push alone; every other token of the group adds to it.
@@ -140,10 +191,14 @@ def check_forecast(function) -> None:
     mistakes = {
         "this is each token's own push alone; every other token of the group adds to it.": own,
         "the learning rate is missing.": kernel @ pushes,
-        "this weighs by the token that is moved; the advantage is that of the token that pushes.": rows * pushes,
+        "this weighs by the token that is moved; the advantage is that of the token that pushes.": (
+            rows * pushes
+        ),
         "all tokens seem to push with weight 1; multiply by their pushes.": rows,
         "this leaves out each token's own push.": right - own,
-        "sizes are added here; opposite pushes take each other back.": lr * (kernel * pushes).abs().sum(1),
+        "sizes are added here; opposite pushes take each other back.": (
+            lr * (kernel * pushes).abs().sum(1)
+        ),
         "the sign is turned around: a positive push makes its own token more likely.": -right,
     }
     praise = "Right: one row of the kernel, weighed by what every token of the group pushes with."

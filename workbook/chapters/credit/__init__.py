@@ -1,11 +1,16 @@
-"""Hidden credit: whether tokens that an update boosts are worth more (chapter 07; H6 to H9, R1, R4).
+"""Hidden credit: whether tokens that an update boosts are worth more (chapter 07; H6 to H9, R1,
+R4).
 
-Terms: a token's *value* is the expected reward once it is written; its *credit* is what it changed about that.
+Terms: a token's *value* is the expected reward once it is written; its *credit* is what it changed
+about that.
 """
 
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "chapters.credit.explore": "check_continuations explore_budget explore_repeated family_budget live_value_gap movement_by_class shares_chart value_path",
+    "chapters.credit.explore": (
+        "check_continuations explore_budget explore_repeated family_budget live_value_gap"
+        " movement_by_class shares_chart value_path"
+    ),
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -1,4 +1,6 @@
-"""Chapters 07, 10 and 14: gaps in value after one step, under sliders, their figures, and values not known exactly."""
+"""Chapters 07, 10 and 14: gaps in value after one step, under sliders, their figures, and values
+not known exactly.
+"""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +13,15 @@ from workbook.probes.step import matched_lr
 from workbook.probes.values import exact_pool
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
-from workbook.studies.credit.study import AXES, FRESH, GROWING, MORE_PROMPTS, SMALL_NATS, TINY_NATS, step_gaps
+from workbook.studies.credit.study import (
+    AXES,
+    FRESH,
+    GROWING,
+    MORE_PROMPTS,
+    SMALL_NATS,
+    TINY_NATS,
+    step_gaps,
+)
 from workbook.studies.record import FAMILY
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider
@@ -22,8 +32,12 @@ from workbook.views.style import NEUTRAL, SERIES, describe_rows, finish, require
 MOVEMENT = "mean change of log-probability (nats)"
 
 
-def shares_chart(table: pd.DataFrame, by: str = "estimator", names: list[str] | None = None) -> alt.LayerChart:
-    """Shares of a step's movement by category, a bar for each estimator; columns category, `by`, mean, low, high."""
+def shares_chart(
+    table: pd.DataFrame, by: str = "estimator", names: list[str] | None = None
+) -> alt.LayerChart:
+    """Shares of a step's movement by category, a bar for each estimator; columns category, `by`,
+    mean, low, high.
+    """
     require(table, ("category", by, "mean", "low", "high"), "shares_chart")
     share = alt.Y("mean:Q", title="share of the movement").scale(domainMin=0)
     look = {"shown": ["estimator"] if by != "estimator" else [], "names": names}
@@ -36,7 +50,8 @@ def shares_chart(table: pd.DataFrame, by: str = "estimator", names: list[str] | 
 
 
 def value_path(table: pd.DataFrame) -> alt.LayerChart:
-    """The value along one rollout's tokens; columns position, token, value, value_se, and exact where it is known.
+    """The value along one rollout's tokens; columns position, token, value, value_se, and exact
+    where it is known.
 
     The line is the exact value, else the sampled one; dots are sampled, with two standard errors.
     """
@@ -58,31 +73,44 @@ def value_path(table: pd.DataFrame) -> alt.LayerChart:
     if "category" in rows and rows["category"].notna().all():
         dots = dots.encode(color=alt.Color("category:N", title=None).scale(range=SERIES))
     chart = alt.layer(
-        base.mark_line(color="black" if known else "#bbbbbb", interpolate="step-after", strokeWidth=1.5).encode(y=line),
-        base.mark_rule(color=NEUTRAL, size=2).encode(y=alt.Y("low:Q", title="value: expected reward"), y2="high:Q"),
+        base.mark_line(
+            color="black" if known else "#bbbbbb", interpolate="step-after", strokeWidth=1.5
+        ).encode(y=line),
+        base.mark_rule(color=NEUTRAL, size=2).encode(
+            y=alt.Y("low:Q", title="value: expected reward"), y2="high:Q"
+        ),
         dots.encode(y=y, tooltip=shown),
     )
     first, last = rows["exact" if known else "value"].iloc[[0, -1]]
     return finish(
         chart,
         "What reward to expect, token by token",
-        "dots: by sampled continuations, with two standard errors" + ("; line: exact" if known else ""),
+        "dots: by sampled continuations, with two standard errors"
+        + ("; line: exact" if known else ""),
         f"From {first:.2f} after the first token to {last:.2f} after the last.",
         height=220,
     )
 
 
 def movement_by_class(summary: pd.DataFrame) -> alt.LayerChart:
-    """Movement of each class of token, one line per class: columns kind, mean, low, high (nats), maybe training."""
+    """Movement of each class of token, one line per class: columns kind, mean, low, high (nats),
+    maybe training.
+    """
     require(summary, ("kind", "mean", "low", "high"), "movement_by_class")
     x = alt.X("mean:Q", title=MOVEMENT).scale(padding=36)
-    several = {"by": "training", "height": alt.Step(24)} if "training" in summary else {"height": alt.Step(44)}
+    several = (
+        {"by": "training", "height": alt.Step(24)}
+        if "training" in summary
+        else {"height": alt.Step(44)}
+    )
     number = "+.2f" if "training" in summary else "+.3f"
     return titled(
         forest(summary, "kind", x, number=number, zero=True, form="+.4f", **several),
         "Which tokens training moved",
         "dot: mean over prompts; bar: 95 % interval; right of 0: now more likely",
-        describe_rows(summary, *(c for c in ("training", "kind") if c in summary), form="+.3f", interval=True),
+        describe_rows(
+            summary, *(c for c in ("training", "kind") if c in summary), form="+.3f", interval=True
+        ),
     )
 
 
@@ -104,19 +132,32 @@ def _menu(value, words: dict, label: str):
 
 
 def family_gaps(matched: str = "position", of: str = "value") -> dict[str, pd.DataFrame]:
-    """The study's gaps after one step: {"gaps": tokens (which are compared), mean, low, high, units, series}."""
+    """The study's gaps after one step: {"gaps": tokens (which are compared), mean, low, high,
+    units, series}.
+    """
     rows = _named(FAMILY["value_gap/gaps"], matched, of).assign(place=0)
     curve = unit_curve(rows, "place", "gap", by="tokens").assign(series=FAMILY_NAME)
-    return {"gaps": curve.drop(columns="place").set_index("tokens").loc[rows["tokens"].unique()].reset_index()}
+    return {
+        "gaps": (
+            curve.drop(columns="place")
+            .set_index("tokens")
+            .loc[rows["tokens"].unique()]
+            .reset_index()
+        )
+    }
 
 
 def _named(table: pd.DataFrame, matched: str, of: str) -> pd.DataFrame:
     """Rows of one comparison, by sign, with the name that the chart shows."""
     signs = {"positive": "right rollouts", "negative": "failing rollouts"}
-    rows = table[(table["matched"] == matched) & (table["of"] == of) & table["rollouts"].isin(list(signs))]
+    rows = table[
+        (table["matched"] == matched) & (table["of"] == of) & table["rollouts"].isin(list(signs))
+    ]
     chance = rows["advantages"].map({"own": "", "permuted": ", advantages permuted"})
     names = rows["rollouts"].map(signs) + ", " + rows["pool"].map(POOLS) + chance
-    return rows.assign(tokens=names).sort_values(["rollouts", "pool", "advantages"], ascending=[False, False, True])
+    return rows.assign(tokens=names).sort_values(
+        ["rollouts", "pool", "advantages"], ascending=[False, False, True]
+    )
 
 
 def measure_gap(
@@ -131,24 +172,42 @@ def measure_gap(
     of: str = "value",
     seed: int = 0,
 ) -> Iterator[dict[str, pd.DataFrame]]:
-    """Yield the table of `family_gaps` after one real step, and after one whose advantages are permuted.
+    """Yield the table of `family_gaps` after one real step, and after one whose advantages are
+    permuted.
 
-    nats: root mean square movement of the batch's tokens.  matched: what is alike in tokens that are compared.
+    nats: root mean square movement of the batch's tokens.  matched: what is alike in tokens that
+    are compared.
     of: value or credit.  Raises ValueError where no group has different rewards.
     """
-    own, other = SEED_CLASSES * seed, SEED_CLASSES * seed + HELD_OUT_CLASS  # seeds whose prompts differ
-    rollouts = sample_rollouts(policy, task, prompts, group_size, seed=own, max_new_tokens=LENGTH, estimator=rule)
+    # seeds whose prompts differ
+    own, other = SEED_CLASSES * seed, SEED_CLASSES * seed + HELD_OUT_CLASS
+    rollouts = sample_rollouts(
+        policy, task, prompts, group_size, seed=own, max_new_tokens=LENGTH, estimator=rule
+    )
     if not rollouts.advantages.any():
-        raise ValueError(f"No prompt has different rewards with seed={seed} and prompts={prompts}; take others.")
-    held_out = sample_rollouts(policy, task, HELD_OUT_PROMPTS, FRESH, seed=other, max_new_tokens=LENGTH)
-    pools = {"training": exact_pool(policy, task, rollouts), "held-out": exact_pool(policy, task, held_out)}
+        raise ValueError(
+            f"No prompt has different rewards with seed={seed} and prompts={prompts}; take others."
+        )
+    held_out = sample_rollouts(
+        policy, task, HELD_OUT_PROMPTS, FRESH, seed=other, max_new_tokens=LENGTH
+    )
+    pools = {
+        "training": exact_pool(policy, task, rollouts),
+        "held-out": exact_pool(policy, task, held_out),
+    }
     lr = matched_lr(policy, rollouts, optimizer, nats)
     rows = _named(step_gaps(policy, rollouts, pools, lr, seed, optimizer), matched, of)
-    yield {"gaps": rows[["tokens"]].assign(mean=rows["gap"], low=rows["gap"], high=rows["gap"], units=1)}
+    yield {
+        "gaps": (
+            rows[["tokens"]].assign(mean=rows["gap"], low=rows["gap"], high=rows["gap"], units=1)
+        )
+    }
 
 
 def gap_chart(gaps: pd.DataFrame) -> alt.LayerChart:
-    """Gaps by sign of the rollout, prompts and advantages: intervals of ten policies, and what was measured now."""
+    """Gaps by sign of the rollout, prompts and advantages: intervals of ten policies, and what was
+    measured now.
+    """
     return titled(
         forest(gaps, "tokens", GAP, "series", names=[FAMILY_NAME, NOW], zero=True, form="+.4f"),
         "Are the tokens that a step boosts worth more?",
@@ -158,9 +217,16 @@ def gap_chart(gaps: pd.DataFrame) -> alt.LayerChart:
 
 
 def live_value_gap(policy, task, prompts: int = 16) -> LiveStudy:
-    """Sizes, rule, optimizer, size of the step, matching and seed of one real step of a copy of a policy."""
+    """Sizes, rule, optimizer, size of the step, matching and seed of one real step of a copy of a
+    policy.
+    """
     matched = MATCHED | {"token": "prompt and word frequency"}
-    rules = {"grpo": "grpo", "dr_grpo": "dr_grpo", "positive_only": "positive only", "reinforce": "reinforce"}
+    rules = {
+        "grpo": "grpo",
+        "dr_grpo": "dr_grpo",
+        "positive_only": "positive only",
+        "reinforce": "reinforce",
+    }
     controls = {
         "prompts": power_slider(prompts, MAX_PROMPTS, "prompts in the step", least=2),
         "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
@@ -177,21 +243,31 @@ def live_value_gap(policy, task, prompts: int = 16) -> LiveStudy:
 # --- H8: the sampling budget
 
 
-def family_budget(axis: str = GROWING, pool: str = "training", matched: str = "position") -> pd.DataFrame:
-    """The study's gap along one axis of H8: columns series, size, mean, low, high, units (t intervals over policies).
+def family_budget(
+    axis: str = GROWING, pool: str = "training", matched: str = "position"
+) -> pd.DataFrame:
+    """The study's gap along one axis of H8: columns series, size, mean, low, high, units (t
+    intervals over policies).
 
     axis: one of AXES; size is its number of rollouts per prompt, or of prompts where these grow.
     """
-    rows = FAMILY["value_gap/budget"].query("axis == @axis and pool == @pool and matched == @matched")
+    rows = FAMILY["value_gap/budget"].query(
+        "axis == @axis and pool == @pool and matched == @matched"
+    )
     size = "prompts" if axis == MORE_PROMPTS else "group_size"
     return unit_curve(rows.rename(columns={size: "size"}), "size", "gap").assign(series=FAMILY_NAME)
 
 
 def explore_budget() -> Explorer:
-    """Menus over the study's gaps by the size of the sample: what grows, whose tokens, what is alike in them."""
+    """Menus over the study's gaps by the size of the sample: what grows, whose tokens, what is
+    alike in them.
+    """
     rows = FAMILY["value_gap/budget"]
     size = rows["group_size"].where(rows["axis"] != MORE_PROMPTS, rows["prompts"])
-    start = {"axis": menu(GROWING, list(AXES), "what grows"), "pool": _menu("training", POOLS, "prompts")}
+    start = {
+        "axis": menu(GROWING, list(AXES), "what grows"),
+        "pool": _menu("training", POOLS, "prompts"),
+    }
     return browse(
         rows.assign(size=size),
         "size",
@@ -200,7 +276,10 @@ def explore_budget() -> Explorer:
         x_title="rollouts per prompt, or prompts",
         y_title=GAP,
         title="What a larger sample buys",
-        subtitle="band: 95 % t interval over ten policies; the paper: 1 to 8 rollouts per prompt, batches of 16 to 96",
+        subtitle=(
+            "band: 95 % t interval over ten policies; the paper: 1 to 8 rollouts per prompt,"
+            " batches of 16 to 96"
+        ),
         reference=[0.0],
         form="+.3f",
     )
@@ -210,19 +289,31 @@ def explore_budget() -> Explorer:
 
 
 def explore_repeated() -> Explorer:
-    """Menus over the study's gaps after each update on one batch: whose tokens, what is alike, the first one's size."""
+    """Menus over the study's gaps after each update on one batch: whose tokens, what is alike, the
+    first one's size.
+    """
     nats = menu(SMALL_NATS, [SMALL_NATS, TINY_NATS], "movement by a step (nats)")
     return browse(
         FAMILY["value_gap/repeated"],
         "step",
         "gap",
-        {"pool": _menu("training", POOLS, "prompts"), "matched": _menu("position", MATCHED, "alike in"), "nats": nats},
-        presets={"steps a tenth as long": {"nats": TINY_NATS}, "held-out prompts": {"pool": "held-out"}},
+        {
+            "pool": _menu("training", POOLS, "prompts"),
+            "matched": _menu("position", MATCHED, "alike in"),
+            "nats": nats,
+        },
+        presets={
+            "steps a tenth as long": {"nats": TINY_NATS},
+            "held-out prompts": {"pool": "held-out"},
+        },
         log2=False,
         x_title="updates on the same batch",
         y_title=GAP,
         title="Repeated updates on one batch",
-        subtitle="gap in exact value, changes counted from the start; band: 95 % t interval over ten policies",
+        subtitle=(
+            "gap in exact value, changes counted from the start; band: 95 % t interval over ten"
+            " policies"
+        ),
         reference=[0.0],
         form="+.4f",
     )
@@ -234,7 +325,8 @@ VALUE, STANDARD_ERROR = 0.4, 0.05  # a token's value, and the standard error tha
 
 
 def check_continuations(answer: int | None) -> None:
-    """Check the least number of continuations with a standard error of 0.05 at most; value 0.4, rewards 0 or 1.
+    """Check the least number of continuations with a standard error of 0.05 at most; value 0.4,
+    rewards 0 or 1.
 
     >>> check_continuations(5)
     Not quite: with 5 the standard error is 0.219; it falls with its root.
@@ -246,11 +338,19 @@ def check_continuations(answer: int | None) -> None:
     elif not isinstance(answer, int) or answer < 1:
         print(f"Not quite: {answer!r} is no number of continuations; give a whole number.")
     elif answer == right:
-        print("Right: a reward of 0 or 1 has variance v (1 - v), and the mean of K of them one K-th of it.")
+        print(
+            "Right: a reward of 0 or 1 has variance v (1 - v), and the mean of K of them one K-th"
+            " of it."
+        )
     elif answer < right:
         error = math.sqrt(variance / answer)
-        print(f"Not quite: with {answer} the standard error is {error:.3f}; it falls with its root.")
+        print(
+            f"Not quite: with {answer} the standard error is {error:.3f}; it falls with its root."
+        )
     elif answer == math.ceil(VALUE / STANDARD_ERROR**2):
         print(f"Not quite: {answer} takes the variance for v; it is v (1 - v).")
     else:
-        print(f"It suffices, but fewer do: with {answer} the error is {math.sqrt(variance / answer):.4f}.")
+        print(
+            f"It suffices, but fewer do: with {answer} the error is"
+            f" {math.sqrt(variance / answer):.4f}."
+        )

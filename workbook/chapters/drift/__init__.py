@@ -1,13 +1,20 @@
-"""Drift fixing: what exchangeable weights can change, what they leave, and what that does to training (chapter 09).
+"""Drift fixing: what exchangeable weights can change, what they leave, and what that does to
+training (chapter 09).
 
-Terms: the *learning tax* is the movement of tokens that no reward asks for, in nats; *reuse* is epochs on one batch.
+Terms: the *learning tax* is the movement of tokens that no reward asks for, in nats; *reuse* is
+epochs on one batch.
 """
 
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "chapters.drift.charts": "arms_chart collapses curves_chart energy_chart fix_by_group_size_chart group_size_gaps loss_type_effects loss_type_levels mechanisms_chart objective_look weights_chart",
+    "chapters.drift.charts": (
+        "arms_chart collapses curves_chart energy_chart fix_by_group_size_chart group_size_gaps"
+        " loss_type_effects loss_type_levels mechanisms_chart objective_look weights_chart"
+    ),
     "chapters.drift.explore": "check_prefix_credit live_curves",
-    "chapters.drift.probe": "left_on_shared objective_weights parts_at_reuse reuse_path shared_energy shared_tokens",
+    "chapters.drift.probe": (
+        "left_on_shared objective_weights parts_at_reuse reuse_path shared_energy shared_tokens"
+    ),
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

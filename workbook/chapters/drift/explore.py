@@ -1,4 +1,6 @@
-"""The live study of chapters 09 and 14, two objectives along training, and the exercise of chapter 09."""
+"""The live study of chapters 09 and 14, two objectives along training, and the exercise of chapter
+09.
+"""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -37,10 +39,11 @@ def measure_curves(
     batches: int = 4,
     seed: int = 1,
 ) -> Iterator[dict[str, pd.DataFrame]]:
-    """Train two objectives on this policy, read after every batch: table curves with series, batch, outcome, mean.
+    """Train two objectives on this policy, read after every batch: table curves with series, batch,
+    outcome, mean.
 
-    twin: train the first once more, with advantages permuted within their groups.  epsilon: half the clip range of
-    both.  Raises ValueError as `training_curves` does.
+    twin: train the first once more, with advantages permuted within their groups.  epsilon: half
+    the clip range of both.  Raises ValueError as `training_curves` does.
     """
     settings = {"batches": batches, "group_size": group_size, "lr": lr, "seed": SEED_CLASSES * seed}
     settings["epsilon"] = None if epsilon == EACH_ITS_OWN else float(epsilon)
@@ -48,47 +51,72 @@ def measure_curves(
     for name in run_names(first, second, twin):
         arm = name.removesuffix(PERMUTED)
         run = training_curves(policy, task, [arm], permuted=name != arm, **settings)
-        lines.append(run.melt(["arm", "batch"], list(CURVE_OUTCOMES), "outcome", "mean").assign(series=name))
+        lines.append(
+            run.melt(["arm", "batch"], list(CURVE_OUTCOMES), "outcome", "mean").assign(series=name)
+        )
         yield {"curves": pd.concat(lines, ignore_index=True)}
 
 
 def run_names(first: str, second: str, twin: bool) -> list[str]:
-    """What is trained: the first objective, the second where it is another, and the first with permuted advantages."""
+    """What is trained: the first objective, the second where it is another, and the first with
+    permuted advantages.
+    """
     return list(dict.fromkeys([first, second, *([first + PERMUTED] if twin else [])]))
 
 
-def committed_curves(first: str, second: str, twin: bool, group_size: int) -> dict[str, pd.DataFrame]:
-    """The same arms' means over the family, at pairs or else groups of eight; what was not measured is missing."""
+def committed_curves(
+    first: str, second: str, twin: bool, group_size: int
+) -> dict[str, pd.DataFrame]:
+    """The same arms' means over the family, at pairs or else groups of eight; what was not measured
+    is missing.
+    """
     columns, parts = ["arm", "batch", "outcome", "mean", "series"], []
     with suppress(NotMeasured):
         curves = curves_of(CURVE_OUTCOMES, PAIRS if group_size == PAIRS[0] else GROUPS)
         for name in run_names(first, second, twin):
             parts.append(curves[curves["arm"] == name].assign(series=name + MEASURED))
-    return {"curves": pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)}
+    return {
+        "curves": (
+            pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+        )
+    }
 
 
 def live_curves(policy, task, batches: int = 4, group_size: int = 2) -> LiveStudy:
-    """Two objectives, their rate, clip range, group size, batches and seed: runs on a copy of a policy."""
+    """Two objectives, their rate, clip range, group size, batches and seed: runs on a copy of a
+    policy.
+    """
 
     def chart(curves):
         title = "Two objectives along training"
         subtitle = (
-            "bold: trained now, on this policy; pale: means over six policies at the study's rate and clip ranges"
+            "bold: trained now, on this policy; pale: means over six policies at the study's rate"
+            " and clip ranges"
         )
         look = objective_look([*ARMS, PERMUTED.removeprefix(", ")])
-        color = alt.Color("objective:N", legend=alt.Legend(title=None, orient="bottom", columns=4, symbolOpacity=1))
+        color = alt.Color(
+            "objective:N",
+            legend=alt.Legend(title=None, orient="bottom", columns=4, symbolOpacity=1),
+        )
         color = color.scale(domain=look["names"], range=look["colors"])
         pale = alt.condition(f"test(/{MEASURED}/, datum.series)", alt.value(0.4), alt.value(1))
         more = {"detail": "series:N", "opacity": pale}
         look = {"color": color, "spread": None, "shape": False}
         parts = outcome_panels(curves, CURVE_OUTCOMES, "series", title, subtitle, more, **look)
-        named = f"test(/permuted/, datum.series) ? 'permuted' : replace(datum.series, '{MEASURED}', '')"
+        named = (
+            f"test(/permuted/, datum.series) ? 'permuted' : replace(datum.series, '{MEASURED}', '')"
+        )
         return parts.transform_calculate(objective=named)
 
     def describe(curves) -> str:
         ends = curves[~curves["series"].str.endswith(MEASURED)]
-        ends = ends[ends["batch"] == ends["batch"].max()].pivot_table("mean", "series", "outcome", sort=False)
-        words = [f"{name}: value {row['value']:.3f}, tax {row['tax']:.4f} nats a word" for name, row in ends.iterrows()]
+        ends = ends[ends["batch"] == ends["batch"].max()].pivot_table(
+            "mean", "series", "outcome", sort=False
+        )
+        words = [
+            f"{name}: value {row['value']:.3f}, tax {row['tax']:.4f} nats a word"
+            for name, row in ends.iterrows()
+        ]
         return "; ".join(words) + "."
 
     controls = {
@@ -96,24 +124,33 @@ def live_curves(policy, task, batches: int = 4, group_size: int = 2) -> LiveStud
         "second": menu("min-replace", list(ARMS), "second objective"),
         "twin": switch(False, "twin with permuted advantages"),
         "lr": log_slider(LR, -4, -2.5, "learning rate"),
-        "epsilon": menu(EACH_ITS_OWN, [EACH_ITS_OWN, 0.003, 0.01, 0.03, 0.1, 0.2, 0.5], "clip range"),
+        "epsilon": menu(
+            EACH_ITS_OWN, [EACH_ITS_OWN, 0.003, 0.01, 0.03, 0.1, 0.2, 0.5], "clip range"
+        ),
         "group_size": power_slider(group_size, 16, "rollouts per prompt", least=2),
         "batches": slider(batches, 1, 12, 1, "generation batches"),
         "seed": slider(1, 0, 19, 1, "seed of prompts, rollouts"),
     }
-    return live_tables(measure_curves, committed_curves, chart, controls, policy, task, describe, now=None)
+    return live_tables(
+        measure_curves, committed_curves, chart, controls, policy, task, describe, now=None
+    )
 
 
 # --- exercise
 
 
 def check_prefix_credit(function) -> None:
-    """Check a function (rewards (B,), ids (B, T)) of one group -> step advantages (B, T), `prefix_credit`.
+    """Check a function (rewards (B,), ids (B, T)) of one group -> step advantages (B, T),
+    `prefix_credit`.
 
     >>> check_prefix_credit(lambda rewards, ids: (rewards - rewards.mean())[:, None].expand(4, 3))
     Not quite: this is the group's advantage on every token; compare only with rollouts behind the same prefix.
     """
-    ids, rewards, group = torch.tensor([[5, 1, 9], [5, 1, 8], [5, 2, 8], [6, 2, 8]]), REWARDS, torch.zeros(4)
+    ids, rewards, group = (
+        torch.tensor([[5, 1, 9], [5, 1, 8], [5, 2, 8], [6, 2, 8]]),
+        REWARDS,
+        torch.zeros(4),
+    )
     right = prefix_credit(rewards, ids, torch.ones_like(ids), group)
     same = (ids[:, None] == ids).cumprod(2)  # (B, B, T): these two agree up to and including t
     after = (same * rewards[:, None]).sum(1) / same.sum(1)
@@ -121,9 +158,22 @@ def check_prefix_credit(function) -> None:
         "this is the group's advantage on every token; compare only with rollouts behind the same prefix.": (
             group_advantages(rewards, group, "dr_grpo")[:, None].expand(right.shape)
         ),
-        "this is the mean reward after the step; subtract the mean reward of all that stood before it.": after,
-        "the baseline is the mean over those behind the same prefix, not over the whole group.": after - rewards.mean(),
+        "this is the mean reward after the step; subtract the mean reward of all that stood before it.": (
+            after
+        ),
+        "the baseline is the mean over those behind the same prefix, not over the whole group.": (
+            after - rewards.mean()
+        ),
         "the sign is turned round.": -right,
     }
-    praise = "Right: steps that all take are worth 0, and only where rollouts part is anything told apart."
-    grade(answer_of(function, rewards.clone(), ids.clone()), right, mistakes, praise, "rollout and position")
+    praise = (
+        "Right: steps that all take are worth 0, and only where rollouts part is anything told"
+        " apart."
+    )
+    grade(
+        answer_of(function, rewards.clone(), ids.clone()),
+        right,
+        mistakes,
+        praise,
+        "rollout and position",
+    )

@@ -1,15 +1,28 @@
-"""Gradient exchangeability: when a shared token's pushes cancel, what breaks it, what mends it (chapters 03, 04).
+"""Gradient exchangeability: when a shared token's pushes cancel, what breaks it, what mends it
+(chapters 03, 04).
 
-Terms: the *residual* |sum w A| / sum |w A| is 0 where pushes cancel and 1 where they add up; a *mechanism* makes the
-weights or the gradients of a group unequal; a *transform* (min-replace, advantage-orthogonal) repairs weights.
+Terms: the *residual* |sum w A| / sum |w A| is 0 where pushes cancel and 1 where they add up; a
+*mechanism* makes the weights or the gradients of a group unequal; a *transform* (min-replace,
+advantage-orthogonal) repairs weights.
 """
 
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "chapters.exchange.charts": "drift_chart entropy_chart long_run_chart measured_drift measured_residuals normalizer_chart repairs_chart toy_residuals",
-    "chapters.exchange.drift": "compute_kl_drift entropy_by_setting long_runs push_on_shared run_solutions solution_measures solution_step",
-    "chapters.exchange.explore": "check_positive_only check_symmetric_clip check_unequal_weights explore_exchange explore_kl_drift explore_solutions",
-    "chapters.exchange.toy": "draw_groups repair_costs residual_by_mechanism residuals two_rollouts",
+    "chapters.exchange.charts": (
+        "drift_chart entropy_chart long_run_chart measured_drift measured_residuals"
+        " normalizer_chart repairs_chart toy_residuals"
+    ),
+    "chapters.exchange.drift": (
+        "compute_kl_drift entropy_by_setting long_runs push_on_shared run_solutions"
+        " solution_measures solution_step"
+    ),
+    "chapters.exchange.explore": (
+        "check_positive_only check_symmetric_clip check_unequal_weights explore_exchange"
+        " explore_kl_drift explore_solutions"
+    ),
+    "chapters.exchange.toy": (
+        "draw_groups repair_costs residual_by_mechanism residuals two_rollouts"
+    ),
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

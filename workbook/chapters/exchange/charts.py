@@ -1,7 +1,9 @@
-"""Charts of gradient exchangeability: the residual meter, repairs, measured residuals, KL drift, right answers.
+"""Charts of gradient exchangeability: the residual meter, repairs, measured residuals, KL drift,
+right answers.
 
-Measured: the study `loss_types`, whose policies go on stepping on one batch of rollouts (8 units each). The bundled
-policy's groups share words; SmolLM2's share none, so that there a position counts as if the whole group shared it.
+Measured: the study `loss_types`, whose policies go on stepping on one batch of rollouts (8 units
+each). The bundled policy's groups share words; SmolLM2's share none, so that there a position
+counts as if the whole group shared it.
 """
 
 from functools import cache
@@ -11,11 +13,27 @@ import numpy as np
 import pandas as pd
 
 from workbook.chapters.exchange.drift import PATHS, STEPS, WHEN
-from workbook.chapters.exchange.toy import MECHANISMS, TOGETHER, draw_groups, interval, residuals, single_thread
+from workbook.chapters.exchange.toy import (
+    MECHANISMS,
+    TOGETHER,
+    draw_groups,
+    interval,
+    residuals,
+    single_thread,
+)
 from workbook.statistics import t_interval
 from workbook.studies.record import load_measured
 from workbook.views.figures import INTERVAL, bars, by_sign, forest, panels, rule, series
-from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, finish, require, titled, tooltips
+from workbook.views.style import (
+    ACCENT,
+    NEUTRAL,
+    SERIES,
+    describe_rows,
+    finish,
+    require,
+    titled,
+    tooltips,
+)
 
 REPAIRS = [NEUTRAL, *SERIES[:2]]  # of TRANSFORMS
 ORDERS = ["exact", "quadratic", "difference"]
@@ -28,9 +46,11 @@ MEASURES = {
 }
 RESIDUAL = "residual (0 cancels, 1 adds up)"
 SCALES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M"}
-COLUMN = {"bundled": "shared", "smollm2_chat": "every"}  # of the study's table: shared words, or all places
+# of the study's table: shared words, or all places
+COLUMN = {"bundled": "shared", "smollm2_chat": "every"}
 REUSED = [2, 4, 8]  # step on the batch; at the first nothing has moved
-ARMS = {"sequence ratio alone": "sequence ratio", "dr_grpo": "asymmetric clipping"}  # of the study: the toy's mechanism
+# of the study: the toy's mechanism
+ARMS = {"sequence ratio alone": "sequence ratio", "dr_grpo": "asymmetric clipping"}
 
 
 # --- the residual of one step
@@ -39,7 +59,9 @@ ARMS = {"sequence ratio alone": "sequence ratio", "dr_grpo": "asymmetric clippin
 def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChart:
     """Left the residual of each mechanism with its interval, right one group's pushes."""
     y = alt.Y("mechanism:N", sort=[*MECHANISMS, TOGETHER], title=None).axis(labelLimit=180)
-    silent = "(datum.silent > 0.005 ? ', ' + format(datum.silent, '.0%') + ' of groups silent' : '')"
+    silent = (
+        "(datum.silent > 0.005 ? ', ' + format(datum.silent, '.0%') + ' of groups silent' : '')"
+    )
     texts = alt.Chart(meter).transform_calculate(text=f"format(datum.mean, '.2f') + {silent}")
     mechanisms = bars(
         meter,
@@ -56,51 +78,75 @@ def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChar
     rollout = alt.Y("rollout:N", sort=None, title="rollout")
     push = alt.X("push:Q", title="push, share of the group's total").scale(domain=[-1, 1])
     rewards = (
-        alt.Chart(pushes).mark_text(align="left", color=NEUTRAL).encode(x=alt.value(4), y=rollout, text="reward:N")
+        alt.Chart(pushes)
+        .mark_text(align="left", color=NEUTRAL)
+        .encode(x=alt.value(4), y=rollout, text="reward:N")
     )
-    look = {"number": "+.2f", "outlined": "datum.rollout === 'net'", "shown": ["reward"], "over": [rewards]}
+    look = {
+        "number": "+.2f",
+        "outlined": "datum.rollout === 'net'",
+        "shown": ["reward"],
+        "over": [rewards],
+    }
     push = push.axis(values=[-1, -0.5, 0, 0.5, 1])
     group = bars(pushes, rollout, push, color=by_sign("push"), width=180, height=230, **look)
     return panels(
         [mechanisms, group],
         "Residual of the update on a token that the whole group shares",
-        "left: mean over 200 groups with its 95 % interval, dark: switched on; right: one group of eight rollouts",
-        "Bars of the residual under each mechanism alone and all that are switched on; the pushes of one group.",
+        "left: mean over 200 groups with its 95 % interval, dark: switched on; right: one group of"
+        " eight rollouts",
+        "Bars of the residual under each mechanism alone and all that are switched on; the pushes"
+        " of one group.",
         spacing=24,
     )
 
 
 @cache
 def measured_drift() -> pd.DataFrame:
-    """Root mean square log-ratio of a batch (nats) by policy and step on it, means and 95 % t intervals over units.
+    """Root mean square log-ratio of a batch (nats) by policy and step on it, means and 95 % t
+    intervals over units.
 
-    Columns policy, step, mean, low, high, units; shared, the mean of position-shared words alone (NaN: there are none).
+    Columns policy, step, mean, low, high, units; shared, the mean of position-shared words alone
+    (NaN: there are none).
     """
     rows = []
     for scale, policy in SCALES.items():
-        for step, units in load_measured("loss_types", scale, "drift").query("reuse in @REUSED").groupby("reuse"):
+        for step, units in (
+            load_measured("loss_types", scale, "drift").query("reuse in @REUSED").groupby("reuse")
+        ):
             more = {"units": len(units), "shared": units["shared_drift"].mean()}
-            rows.append({"policy": policy, "step": step, **t_interval(units["drift"])._asdict(), **more})
+            rows.append(
+                {"policy": policy, "step": step, **t_interval(units["drift"])._asdict(), **more}
+            )
     return pd.DataFrame(rows)
 
 
 @cache
 def measured_residuals() -> pd.DataFrame:
-    """Residual of sequence ratios and of PPO's clip at those steps: policy, mechanism, step, drift, mean, low, high."""
+    """Residual of sequence ratios and of PPO's clip at those steps: policy, mechanism, step, drift,
+    mean, low, high.
+    """
     rows, drift = [], measured_drift().set_index(["policy", "step"])["mean"]
     for scale, policy in SCALES.items():
         table = load_measured("loss_types", scale, "residuals")
         means = table.groupby(["arm", "reuse", "seed"])[COLUMN[scale]].mean()
         for arm, mechanism in ARMS.items():
             for step in REUSED:
-                place = {"policy": policy, "mechanism": mechanism, "step": step, "drift": drift[policy, step]}
+                place = {
+                    "policy": policy,
+                    "mechanism": mechanism,
+                    "step": step,
+                    "drift": drift[policy, step],
+                }
                 rows.append(place | t_interval(means[arm, step])._asdict())
     return pd.DataFrame(rows)
 
 
 @single_thread()
 def toy_residuals(least: float = 0.01, most: float = 1.0) -> pd.DataFrame:
-    """The toy's residual of the same two mechanisms along its drift: mechanism, drift, mean, low, high."""
+    """The toy's residual of the same two mechanisms along its drift: mechanism, drift, mean, low,
+    high.
+    """
     rows = []
     for drift in np.geomspace(least, most, 25):
         draw = draw_groups(drift)
@@ -111,19 +157,26 @@ def toy_residuals(least: float = 0.01, most: float = 1.0) -> pd.DataFrame:
 
 
 def drift_chart(toy: pd.DataFrame, measured: pd.DataFrame) -> alt.LayerChart:
-    """Residual against drift: lines are the toy, dots with intervals what was measured on two policies.
+    """Residual against drift: lines are the toy, dots with intervals what was measured on two
+    policies.
 
     toy, measured: of `toy_residuals` and `measured_residuals`.
     """
     names, below = list(ARMS.values()), alt.Legend(title=None, orient="bottom", symbolOpacity=1)
     color = alt.Color("mechanism:N", legend=below, sort=names).scale(domain=names, range=SERIES[:2])
     x = alt.X("drift:Q", title="ratio drift: spread of the log-ratios (nats)")
-    x = x.scale(type="log", domain=[0.01, 1], nice=False).axis(values=[0.01, 0.03, 0.1, 0.3, 1], format="~g")
+    x = x.scale(type="log", domain=[0.01, 1], nice=False).axis(
+        values=[0.01, 0.03, 0.1, 0.3, 1], format="~g"
+    )
     scale = {"type": "symlog", "constant": 0.002, "domain": [0, 1], "clamp": True, "nice": False}
     axis = {"values": [0, 0.003, 0.01, 0.03, 0.1, 0.3, 1], "format": "~g"}
-    y, low = (alt.Y(field, title=RESIDUAL).scale(**scale).axis(**axis) for field in ("mean:Q", "low:Q"))
+    y, low = (
+        alt.Y(field, title=RESIDUAL).scale(**scale).axis(**axis) for field in ("mean:Q", "low:Q")
+    )
     dots = alt.Chart(measured).encode(x=x, color=color)
-    shape = alt.Shape("policy:N", legend=below).scale(domain=[*SCALES.values()], range=["circle", "triangle-up"])
+    shape = alt.Shape("policy:N", legend=below).scale(
+        domain=[*SCALES.values()], range=["circle", "triangle-up"]
+    )
     hints = tooltips(measured, "policy", "mechanism", "step", "drift", *INTERVAL)
     layers = [
         rule(0.2, "x", dashed=True, color=NEUTRAL),
@@ -134,26 +187,38 @@ def drift_chart(toy: pd.DataFrame, measured: pd.DataFrame) -> alt.LayerChart:
     return finish(
         alt.layer(*layers).resolve_scale(shape="independent"),
         "The toy against real batches: what is left on a shared token",
-        "lines: toy; dots: measured at the 2nd, 4th and 8th step on a batch; dashed: the clip range; linear near 0",
+        "lines: toy; dots: measured at the 2nd, 4th and 8th step on a batch; dashed: the clip"
+        " range; linear near 0",
         describe_rows(measured, "policy", "mechanism", "step", form=".3f", interval=True),
         height=260,
     )
 
 
 def repairs_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """Residual of each mechanism alone, without a repair and with either; columns mechanism, transform, mean, ..."""
+    """Residual of each mechanism alone, without a repair and with either; columns mechanism,
+    transform, mean, ...
+    """
     title = "What leaves a push on a shared token, and what takes it away"
     subtitle = "each mechanism alone: mean over 200 groups with its 95 % interval"
-    return _residuals(table, "mechanism", "transform", title, subtitle, colors=REPAIRS, height=alt.Step(15))
+    return _residuals(
+        table, "mechanism", "transform", title, subtitle, colors=REPAIRS, height=alt.Step(15)
+    )
 
 
 def normalizer_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """Residual that a loss's normalizer leaves, by batch and loss type; columns batch, loss_type, mean, low, high."""
-    title, subtitle = "A rollout's own length is an unequal weight", "before the first step: mean and 95 % interval"
+    """Residual that a loss's normalizer leaves, by batch and loss type; columns batch, loss_type,
+    mean, low, high.
+    """
+    title, subtitle = (
+        "A rollout's own length is an unequal weight",
+        "before the first step: mean and 95 % interval",
+    )
     return _residuals(table, "batch", "loss_type", title, subtitle, height=alt.Step(15))
 
 
-def _residuals(table: pd.DataFrame, row: str, by: str, title: str, subtitle: str, **look) -> alt.LayerChart:
+def _residuals(
+    table: pd.DataFrame, row: str, by: str, title: str, subtitle: str, **look
+) -> alt.LayerChart:
     require(table, (row, by, *INTERVAL), "a chart of residuals")
     x = alt.X("mean:Q", title=RESIDUAL).scale(domainMin=0)
     numbers = describe_rows(table, row, by, form=".3f", interval=True)
@@ -163,7 +228,9 @@ def _residuals(table: pd.DataFrame, row: str, by: str, title: str, subtitle: str
 # --- drift over many steps
 
 
-def kl_drift_chart(rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame) -> alt.HConcatChart:
+def kl_drift_chart(
+    rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame
+) -> alt.HConcatChart:
     """Left one step's KL against the learning rate, right the KL over many steps; logarithmic axes."""
     scale = {"type": "log", "domain": [1e-10, 10], "nice": False}
     axis = {"format": ".0e", "values": [10.0**exponent for exponent in range(-10, 2, 2)]}
@@ -173,40 +240,60 @@ def kl_drift_chart(rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame
     y = alt.Y("kl:Q", title="KL(new, old) after one step (nats)").scale(**scale).axis(**axis)
     marks = alt.Chart(chosen).mark_point(size=90, filled=True, opacity=1, clip=True)
     marks = marks.encode(x=x, y=y, color=alt.Color("order:N"), tooltip=["order:N", "lr:Q", "kl:Q"])
-    one = series(rates, x, y, by="order", names=ORDERS, dash="order", spread=None, over=[marks], **look)
+    one = series(
+        rates, x, y, by="order", names=ORDERS, dash="order", spread=None, over=[marks], **look
+    )
     x = alt.X("step:Q", title="step").scale(type="log", domain=[1, STEPS], nice=False)
     y = alt.Y("mean:Q", title="KL (nats), mean and 95 % interval").scale(**scale).axis(**axis)
     return panels(
         [one, series(path, x, y, by="series", names=PATHS, dash="series", **look)],
         "An uncancelled push drifts: quadratic in the learning rate, and adding up",
-        "left: one step, exact, its quadratic form, and their difference; right: 40 steps with the same learning rate",
+        "left: one step, exact, its quadratic form, and their difference; right: 40 steps with the"
+        " same learning rate",
         "Two log-log charts: KL divergence of one step against the learning rate, and over steps.",
         spacing=40,
     ).resolve_scale(color="independent", strokeDash="independent")
 
 
 def solutions_chart(table: pd.DataFrame) -> alt.HConcatChart:
-    """Entropy over equally right answers, their log-odds and the reward, step by step, against equal weights."""
+    """Entropy over equally right answers, their log-odds and the reward, step by step, against
+    equal weights.
+    """
     x, look = alt.X("step:Q", title="step").scale(domain=[0, STEPS]), {"height": 220}
     return panels(
         [_measure(table, measure, x, RUNS, **look) for measure in MEASURES],
         "Three answers are equally right: do they stay equally likely?",
         "means over 48 seeds with 95 % intervals; dashed: the same with equal weights",
-        "Three line charts over steps: entropy over the right answers, log-odds of two of them, and reward.",
+        "Three line charts over steps: entropy over the right answers, log-odds of two of them, and"
+        " reward.",
         spacing=24,
     )
 
 
-def _measure(table: pd.DataFrame, measure: str, x: alt.X, runs: list[str], **look) -> alt.LayerChart:
+def _measure(
+    table: pd.DataFrame, measure: str, x: alt.X, runs: list[str], **look
+) -> alt.LayerChart:
     """One of MEASURES over steps, a line per run."""
     title, domain = MEASURES[measure]
     y = alt.Y("mean:Q", title=title).scale(domain=domain, nice=False)
-    lines = series(table, x, y, by="run", names=runs, dash="run", points=False, clip=True, **{"legend": STROKES} | look)
+    lines = series(
+        table,
+        x,
+        y,
+        by="run",
+        names=runs,
+        dash="run",
+        points=False,
+        clip=True,
+        **{"legend": STROKES} | look,
+    )
     return lines.transform_filter(alt.datum.measure == measure)
 
 
 def long_run_chart(table: pd.DataFrame) -> alt.HConcatChart:
-    """Entropy over equally right answers and their log-odds on a logarithmic step axis; table of `long_runs`."""
+    """Entropy over equally right answers and their log-odds on a logarithmic step axis; table of
+    `long_runs`.
+    """
     runs = table["run"].drop_duplicates().tolist()
     x = alt.X("step:Q", title="step").scale(type="log", nice=False).axis(values=[1, 10, 100, 1000])
     look = {"spread": "bars", "legend": STROKES | {"columns": 2, "labelLimit": 240}, "height": 240}
@@ -214,15 +301,20 @@ def long_run_chart(table: pd.DataFrame) -> alt.HConcatChart:
         [_measure(table, measure, x, runs, **look) for measure in ("entropy", "log-odds")],
         "Over thousands of steps: the softmax gradient goes on, the natural gradient halts",
         "means over seeds with 95 % intervals; the step axis is logarithmic",
-        "Two line charts on a logarithmic step axis: entropy over the right answers, and change of their log-odds.",
+        "Two line charts on a logarithmic step axis: entropy over the right answers, and change of"
+        " their log-odds.",
         spacing=30,
     )
 
 
 def entropy_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """Entropy of every setting, a dot for each of WHEN, against where all began; table of `entropy_by_setting`."""
+    """Entropy of every setting, a dot for each of WHEN, against where all began; table of
+    `entropy_by_setting`.
+    """
     start = float(table["start"].iloc[0])
-    x = alt.X("mean:Q", title="entropy over three equally right answers (nats)").scale(domain=[0.4, 1], nice=False)
+    x = alt.X("mean:Q", title="entropy over three equally right answers (nats)").scale(
+        domain=[0.4, 1], nice=False
+    )
     look = {"by": "when", "names": [*WHEN.values()], "colors": SERIES[:2], "number": ".2f"}
     under = [rule(start, "x", dashed=True, color=NEUTRAL)]
     return titled(

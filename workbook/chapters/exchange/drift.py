@@ -1,6 +1,8 @@
-"""Drift over many steps (`toy` takes one): of a shared token whose pushes do not cancel, and of right answers.
+"""Drift over many steps (`toy` takes one): of a shared token whose pushes do not cancel, and of
+right answers.
 
-The first is the learning tax of arXiv 2604.13088 (proposition 3.1, claim D4), the second its corollary 3.2 (D5).
+The first is the learning tax of arXiv 2604.13088 (proposition 3.1, claim D4), the second its
+corollary 3.2 (D5).
 """
 
 from functools import lru_cache
@@ -29,7 +31,10 @@ SETTINGS = {  # of `run_solutions`: who weighs more, what repairs it, what turns
     "equal weights": {},
     "one answer favoured": {"weights": "one favoured"},
     "favoured, min-replace": {"weights": "one favoured", "transform": "min-replace"},
-    "favoured, advantage-orthogonal": {"weights": "one favoured", "transform": "advantage-orthogonal"},
+    "favoured, advantage-orthogonal": {
+        "weights": "one favoured",
+        "transform": "advantage-orthogonal",
+    },
     "random weights": {"weights": "random"},
     "random, min-replace": {"weights": "random", "transform": "min-replace"},
     "equal, natural gradient": {"operator": OPERATORS[1]},
@@ -38,25 +43,36 @@ SETTINGS = {  # of `run_solutions`: who weighs more, what repairs it, what turns
 WHEN = {"end": f"after {LATE_STEPS} steps", "reward": f"when the reward reaches {REWARD}"}
 
 
-def push_on_shared(p_shared: float = 0.4, residual: float = 0.2) -> tuple[Float[Tensor, " V"], Float[Tensor, " V"]]:
-    """Build logits of a softmax over 8 tokens, and the push on its first: residual (e - p), per unit of learning rate.
+def push_on_shared(
+    p_shared: float = 0.4, residual: float = 0.2
+) -> tuple[Float[Tensor, " V"], Float[Tensor, " V"]]:
+    """Build logits of a softmax over 8 tokens, and the push on its first: residual (e - p), per
+    unit of learning rate.
 
-    p_shared: the first token's probability; the others fall off by halves. ValueError outside (0, 1).
+    p_shared: the first token's probability; the others fall off by halves. ValueError outside (0,
+    1).
     """
     check_range(0, 1, closed=False, p_shared=p_shared)
     rest = 0.5 ** torch.arange(VOCABULARY - 1, dtype=torch.float64)
-    p = torch.cat([torch.tensor([p_shared], dtype=torch.float64), (1 - p_shared) * rest / rest.sum()])
+    p = torch.cat(
+        [torch.tensor([p_shared], dtype=torch.float64), (1 - p_shared) * rest / rest.sum()]
+    )
     return p.log(), residual * (torch.eye(VOCABULARY, dtype=torch.float64)[0] - p)
 
 
 @single_thread()
 def compute_kl_drift(
-    p_shared: float = 0.4, residual: float = 0.2, lr: float = 0.1, same_sign: float = 1.0, seed: int = 0
+    p_shared: float = 0.4,
+    residual: float = 0.2,
+    lr: float = 0.1,
+    same_sign: float = 1.0,
+    seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
-    """Tabulate KL drift of one step against the learning rate, exact and quadratic, and its sum over 40 steps.
+    """Tabulate KL drift of one step against the learning rate, exact and quadratic, and its sum
+    over 40 steps.
 
-    residual: of the shared token's push, as a share.  same_sign: probability that a step's residual has
-    the usual sign; 1 always, 0.5 by coin toss (64 draws).
+    residual: of the shared token's push, as a share.  same_sign: probability that a step's residual
+    has the usual sign; 1 always, 0.5 by coin toss (64 draws).
 
     Returns rates: lr, order, kl (of one step);  chosen: the same at `lr`;  path: step, series, mean, low, high of
     the KL from the first policy, and of the sum of the steps' own KLs.
@@ -76,7 +92,10 @@ def compute_kl_drift(
     # many steps, each along residual (e - p) at its own p
     generator = torch.Generator().manual_seed(seed)
     usual = torch.rand((STEPS, DRAWS, 1), generator=generator, dtype=torch.float64) < same_sign
-    signs, shared = torch.where(usual, 1.0, -1.0).double(), torch.eye(VOCABULARY, dtype=torch.float64)[0]
+    signs, shared = (
+        torch.where(usual, 1.0, -1.0).double(),
+        torch.eye(VOCABULARY, dtype=torch.float64)[0],
+    )
     now, total, path = logits.expand(DRAWS, -1), torch.zeros(DRAWS, dtype=torch.float64), []
     for step in range(STEPS):
         move = lr * residual * signs[step] * (shared - now.softmax(-1))
@@ -94,7 +113,8 @@ def solution_step(
     """Take one step on sum_y k_y log pi(y), k_y the coefficient that output y has in the update.
 
     - softmax gradient: z += lr (k - p sum_y k_y)
-    - natural gradient: z += lr F^+ (the same), which is lr k_y / p_y up to a constant common to all outputs
+    - natural gradient: z += lr F^+ (the same), which is lr k_y / p_y up to a constant common to all
+    outputs
 
     Shapes: S softmaxes over V whole outputs. ValueError for an unknown operator.
     """
@@ -118,21 +138,28 @@ def run_solutions(
     steps: int = STEPS,
     seed: int = 0,
 ) -> Float[Tensor, "steps1 seeds V"]:
-    """Train on on-policy groups: log-probabilities of four outputs, three equally right ones and a wrong one.
+    """Train on on-policy groups: log-probabilities of four outputs, three equally right ones and a
+    wrong one.
 
-    Each step draws a group, centres its rewards (Dr. GRPO), weighs its rollouts and steps. weights: "equal" all 1; "one
-    favoured" 1 + strength for the first right answer; "random" exp(strength times a normal number) per rollout, as
-    sequence ratios are.  transform: one of TRANSFORMS.
+    Each step draws a group, centres its rewards (Dr. GRPO), weighs its rollouts and steps. weights:
+    "equal" all 1; "one favoured" 1 + strength for the first right answer; "random" exp(strength
+    times a normal number) per rollout, as sequence ratios are.  transform: one of TRANSFORMS.
     """
     generator = torch.Generator().manual_seed(seed)
     logits = torch.tensor(START, dtype=torch.float64).log().repeat(seeds, 1)
-    group_ids, outputs = torch.arange(seeds).repeat_interleave(group_size), torch.eye(len(START), dtype=torch.float64)
+    group_ids, outputs = (
+        torch.arange(seeds).repeat_interleave(group_size),
+        torch.eye(len(START), dtype=torch.float64),
+    )
     path = [logits]
     for _ in range(steps):
-        drawn = torch.multinomial(logits.softmax(-1), group_size, replacement=True, generator=generator).flatten()
+        drawn = torch.multinomial(
+            logits.softmax(-1), group_size, replacement=True, generator=generator
+        ).flatten()
         noise = torch.randn(len(drawn), generator=generator, dtype=torch.float64)
         rewards = (drawn < 3).double().view(seeds, group_size)
-        advantages = (rewards - rewards.mean(1, keepdim=True)).flatten()  # group_advantages' "dr_grpo", on a grid
+        # group_advantages' "dr_grpo", on a grid
+        advantages = (rewards - rewards.mean(1, keepdim=True)).flatten()
         if weights == "random":
             w = (strength * noise).exp()
         else:
@@ -148,22 +175,36 @@ def run_solutions(
 def compute_solutions(
     weights: str = "equal", transform: str = "none", strength: float = 0.5, **settings
 ) -> pd.DataFrame:
-    """Tabulate entropy over the right answers, log-odds of the first two, and reward, step by step, over 48 seeds.
+    """Tabulate entropy over the right answers, log-odds of the first two, and reward, step by step,
+    over 48 seeds.
 
-    Arguments as in `run_solutions`; settings: more of them. Columns measure, run ("your settings", or "equal weights":
-    the same with nothing unequal), step, mean, low, high (95 % interval over seeds).
+    Arguments as in `run_solutions`; settings: more of them. Columns measure, run ("your settings",
+    or "equal weights": the same with nothing unequal), step, mean, low, high (95 % interval over
+    seeds).
     """
-    yours = {"weights": weights, "transform": transform, "strength": strength if weights != "equal" else 0.0}
+    yours = {
+        "weights": weights,
+        "transform": transform,
+        "strength": strength if weights != "equal" else 0.0,
+    }
     tables = []
     for run, own in {"your settings": yours, "equal weights": {"strength": 0.0}}.items():
         path = run_solutions(**own, **settings)
         for measure, curve in solution_measures(path).items():  # (steps, seeds)
-            tables.append(pd.DataFrame({"measure": measure, "run": run, "step": range(len(curve)), **interval(curve)}))
+            tables.append(
+                pd.DataFrame(
+                    {"measure": measure, "run": run, "step": range(len(curve)), **interval(curve)}
+                )
+            )
     return pd.concat(tables, ignore_index=True)
 
 
-def solution_measures(path: Float[Tensor, "steps1 seeds V"]) -> dict[str, Float[Tensor, "steps1 seeds"]]:
-    """Measure entropy over the right answers, drift of the first two's log-odds, and the chance of a right answer."""
+def solution_measures(
+    path: Float[Tensor, "steps1 seeds V"],
+) -> dict[str, Float[Tensor, "steps1 seeds"]]:
+    """Measure entropy over the right answers, drift of the first two's log-odds, and the chance of
+    a right answer.
+    """
     right = path[..., :3]
     return {
         "entropy": solution_entropy(right),
@@ -172,15 +213,20 @@ def solution_measures(path: Float[Tensor, "steps1 seeds V"]) -> dict[str, Float[
     }
 
 
-def entropy_by_setting(seeds: int = 200, settings: tuple[str, ...] = tuple(SETTINGS)) -> pd.DataFrame:
-    """Entropy over the right answers (nats) of settings in SETTINGS, after 60 steps and at equal reward, over seeds.
+def entropy_by_setting(
+    seeds: int = 200, settings: tuple[str, ...] = tuple(SETTINGS)
+) -> pd.DataFrame:
+    """Entropy over the right answers (nats) of settings in SETTINGS, after 60 steps and at equal
+    reward, over seeds.
 
-    Columns setting, when (of WHEN), mean, low, high (95 % bootstrap interval over seeds), start (entropy at step 0) and
-    reward, at the end.
+    Columns setting, when (of WHEN), mean, low, high (95 % bootstrap interval over seeds), start
+    (entropy at step 0) and reward, at the end.
     """
     rows = []
     for name in settings:
-        path = solution_measures(run_solutions(lr=LR, seeds=seeds, steps=LATE_STEPS, **SETTINGS[name]))
+        path = solution_measures(
+            run_solutions(lr=LR, seeds=seeds, steps=LATE_STEPS, **SETTINGS[name])
+        )
         entropy, reward = path["entropy"].numpy(), path["reward"].numpy()
         at_reward = entropy[(reward >= REWARD).argmax(0), np.arange(seeds)]
         base = {"setting": name, "start": entropy[0, 0], "reward": reward[-1].mean()}
@@ -190,18 +236,23 @@ def entropy_by_setting(seeds: int = 200, settings: tuple[str, ...] = tuple(SETTI
 
 
 def long_runs(steps: int = 2_000, seeds: int = 48) -> pd.DataFrame:
-    """Entropy and log-odds of equally right answers over many steps: either operator, equal weights and a favourite.
+    """Entropy and log-odds of equally right answers over many steps: either operator, equal weights
+    and a favourite.
 
-    Columns measure ("entropy", "log-odds" or "wrong", the share of wrong answers), run, step (30 of them, evenly spread
-    on a logarithm), mean, low, high over seeds.
+    Columns measure ("entropy", "log-odds" or "wrong", the share of wrong answers), run, step (30 of
+    them, evenly spread on a logarithm), mean, low, high over seeds.
     """
     marks, rows = np.unique(np.geomspace(1, steps, 30).astype(int)), []
     for operator in OPERATORS:
         for weights in ("equal", "one favoured"):
-            measures = solution_measures(run_solutions(weights, operator=operator, lr=LR, seeds=seeds, steps=steps))
+            measures = solution_measures(
+                run_solutions(weights, operator=operator, lr=LR, seeds=seeds, steps=steps)
+            )
             measures["wrong"] = 1 - measures.pop("reward")
             for measure, values in measures.items():
                 for step in marks:
                     ends = bootstrap_mean(values[step].numpy(), resamples=499)._asdict()
-                    rows.append({"measure": measure, "run": f"{operator}, {weights}", "step": step, **ends})
+                    rows.append(
+                        {"measure": measure, "run": f"{operator}, {weights}", "step": step, **ends}
+                    )
     return pd.DataFrame(rows)

@@ -1,10 +1,19 @@
-"""Explorers and exercises of chapters 03 and 04: weights that cancel, clipping, transforms, drift, positive-only."""
+"""Explorers and exercises of chapters 03 and 04: weights that cancel, clipping, transforms, drift,
+positive-only.
+"""
 
 import torch
 
 from workbook.chapters.exchange import charts
 from workbook.chapters.exchange.charts import MEASURES, RUNS
-from workbook.chapters.exchange.drift import OPERATORS, PATHS, STEPS, WEIGHTS, compute_kl_drift, compute_solutions
+from workbook.chapters.exchange.drift import (
+    OPERATORS,
+    PATHS,
+    STEPS,
+    WEIGHTS,
+    compute_kl_drift,
+    compute_solutions,
+)
 from workbook.chapters.exchange.toy import TOGETHER, TRANSFORMS, compute_exchange
 from workbook.chapters.grading import answer_of, grade
 from workbook.theory import cancellation_residual, group_advantages, surrogate_weights
@@ -19,8 +28,14 @@ def explore_exchange() -> Explorer:
 
     def describe(meter, pushes) -> str:
         last = meter.set_index("mechanism").loc[TOGETHER]
-        residual = f"a residual of {last['mean']:.3f} [{last['low']:.3f}, {last['high']:.3f}] on the shared token"
-        return f"Switched on together: {residual}; in {last['silent']:.0%} of groups nothing pushes it."
+        residual = (
+            f"a residual of {last['mean']:.3f} [{last['low']:.3f}, {last['high']:.3f}] on the"
+            " shared token"
+        )
+        return (
+            f"Switched on together: {residual}; in {last['silent']:.0%} of groups nothing"
+            " pushes it."
+        )
 
     controls = {
         "sequence": switch(True, "sequence ratio (GSPO)"),
@@ -39,7 +54,11 @@ def explore_exchange() -> Explorer:
     presets = {
         "drift of 0.3": {"drift": 0.3},
         "lengths and drift follow the reward": {"follows_reward": 1.0},
-        "sequence ratio, 1/T and clip together": {"clipping": "asymmetric", "drift": 0.3, "per_length": True},
+        "sequence ratio, 1/T and clip together": {
+            "clipping": "asymmetric",
+            "drift": 0.3,
+            "per_length": True,
+        },
     }
     return Explorer(compute_exchange, charts.exchange_chart, controls, describe, presets=presets)
 
@@ -49,7 +68,10 @@ def explore_kl_drift() -> Explorer:
 
     def describe(rates, chosen, path) -> str:
         kl, end = chosen.set_index("order")["kl"], path[path["series"] == PATHS[0]].iloc[-1]
-        return f"One step: {kl['exact']:.2e} nats; after {STEPS} steps the policy is {end['mean']:.2e} nats away."
+        return (
+            f"One step: {kl['exact']:.2e} nats; after {STEPS} steps the policy is {end['mean']:.2e}"
+            " nats away."
+        )
 
     controls = {
         "residual": slider(0.2, 0.0, 1.0, 0.02, "residual"),
@@ -65,7 +87,9 @@ def explore_solutions() -> Explorer:
 
     def describe(table) -> str:
         end = table[table["step"] == STEPS].set_index(["measure", "run"])["mean"]
-        words = [f"{m} {end[m, RUNS[0]]:+.2f} ({RUNS[1]}: {end[m, RUNS[1]]:+.2f})" for m in MEASURES]
+        words = [
+            f"{m} {end[m, RUNS[0]]:+.2f} ({RUNS[1]}: {end[m, RUNS[1]]:+.2f})" for m in MEASURES
+        ]
         return f"After {STEPS} steps: {'; '.join(words)}."
 
     controls = {
@@ -76,7 +100,10 @@ def explore_solutions() -> Explorer:
         "transform": menu("none", list(TRANSFORMS), "transform"),
         "group_size": slider(8, 2, 32, 1, "group size"),
     }
-    presets = {"natural gradient": {"operator": "natural gradient"}, "min-replace": {"transform": "min-replace"}}
+    presets = {
+        "natural gradient": {"operator": "natural gradient"},
+        "min-replace": {"transform": "min-replace"},
+    }
     return Explorer(compute_solutions, charts.solutions_chart, controls, describe, presets=presets)
 
 
@@ -84,7 +111,8 @@ def explore_solutions() -> Explorer:
 
 
 def check_unequal_weights(weights: list | None) -> None:
-    """Check four positive weights, not all equal, under which the advantages 1.5, -0.5, -0.5, -0.5 still cancel.
+    """Check four positive weights, not all equal, under which the advantages 1.5, -0.5, -0.5, -0.5
+    still cancel.
 
     >>> check_unequal_weights([1, 1, 1, 1])
     Not quite: these cancel, but they are all equal, which cancels for every group. Find unequal ones.
@@ -96,22 +124,37 @@ def check_unequal_weights(weights: list | None) -> None:
     w = w.double()
     advantages, group = torch.tensor(ADVANTAGES, dtype=torch.float64), torch.zeros(4)
     if w.shape != (4,):
-        print(f"Not quite: the shape is {tuple(w.shape)}; give one weight for each of the four rollouts.")
+        print(
+            f"Not quite: the shape is {tuple(w.shape)}; give one weight for each of the four"
+            " rollouts."
+        )
     elif not (w > 0).all() or not w.isfinite().all():
-        print("Not quite: a weight of 0 drops a rollout, a negative one reverses it; all four must be positive.")
+        print(
+            "Not quite: a weight of 0 drops a rollout, a negative one reverses it; all four must be"
+            " positive."
+        )
     elif float(cancellation_residual(w, advantages, group)) > 1e-6:
         pushes = w * advantages
         listed = ", ".join(f"{push:+g}" for push in pushes.tolist())
-        print(f"Not quite: the pushes are {listed}, and their sum is {pushes.sum():g} instead of 0.")
+        print(
+            f"Not quite: the pushes are {listed}, and their sum is {pushes.sum():g} instead of 0."
+        )
     elif float(w.max() - w.min()) <= 1e-6 * float(w.max()):
-        print("Not quite: these cancel, but they are all equal, which cancels for every group. Find unequal ones.")
+        print(
+            "Not quite: these cancel, but they are all equal, which cancels for every group. Find"
+            " unequal ones."
+        )
     else:
         residual = float(cancellation_residual(w, advantages.roll(1), group))
-        print(f"Right: unequal, and they cancel. Were the second answer right, the residual would be {residual:.0%}.")
+        print(
+            "Right: unequal, and they cancel. Were the second answer right, the residual would be"
+            f" {residual:.0%}."
+        )
 
 
 def check_symmetric_clip(function) -> None:
-    """Check symmetric clipping: (ratios (B,), advantages (B,), low, high) -> weights (B,), as `surrogate_weights`.
+    """Check symmetric clipping: (ratios (B,), advantages (B,), low, high) -> weights (B,), as
+    `surrogate_weights`.
 
     >>> check_symmetric_clip(lambda ratios, advantages, low, high: ratios.clamp(low, high))
     Not quite: you clamp the ratio, but a clamped surrogate has no gradient: the weight there is 0.
@@ -119,14 +162,23 @@ def check_symmetric_clip(function) -> None:
     ratios = torch.tensor([0.5, 0.5, 0.9, 1.1, 1.5, 1.5], dtype=torch.float64)
     advantages = torch.tensor([1.0, -1, 1, -1, 1, -1], dtype=torch.float64)
     low, high = 0.8, 1.2
-    columns = (ratios.log()[:, None], torch.zeros(6, 1, dtype=torch.float64), torch.ones(6, 1), advantages)
+    columns = (
+        ratios.log()[:, None],
+        torch.zeros(6, 1, dtype=torch.float64),
+        torch.ones(6, 1),
+        advantages,
+    )
     right, ppo = (
         surrogate_weights(*columns, clip=(1 - low, high - 1), clipping=clipping)[:, 0]
         for clipping in ("symmetric", "asymmetric")
     )
     mistakes = {
-        "you clamp the ratio, but a clamped surrogate has no gradient: the weight there is 0.": ratios.clamp(low, high),
-        "this is PPO's clipping, which looks at the sign of the advantage; symmetric clipping does not.": ppo,
+        "you clamp the ratio, but a clamped surrogate has no gradient: the weight there is 0.": (
+            ratios.clamp(low, high)
+        ),
+        "this is PPO's clipping, which looks at the sign of the advantage; symmetric clipping does not.": (
+            ppo
+        ),
         "inside the range the weight is the ratio itself, not 1.": right > 0,
         "this is the push; the weight comes without the advantage.": right * advantages,
         "this is the objective, not its slope.": ratios.clamp(low, high) * advantages,
@@ -138,33 +190,44 @@ def check_symmetric_clip(function) -> None:
         answer_of(function, ratios.clone(), advantages.clone(), low, high),
         right,
         mistakes,
-        "Right: equal ratios get equal weights, whatever the advantage's sign, so the shared token cancels.",
+        "Right: equal ratios get equal weights, whatever the advantage's sign, so the shared token"
+        " cancels.",
         "ratio",
-        otherwise=f"ratio {{place[0]}} of {ratios.tolist()} should get the weight {{right:g}}; yours is {{got:g}}.",
+        otherwise=(
+            f"ratio {{place[0]}} of {ratios.tolist()} should get the weight {{right:g}}; yours is"
+            " {got:g}."
+        ),
     )
 
 
 def check_positive_only(function) -> None:
-    """Check a function (rewards (B,), group_ids (B,)) -> GRPO's advantages with the negative ones left out.
+    """Check a function (rewards (B,), group_ids (B,)) -> GRPO's advantages with the negative ones
+    left out.
 
     >>> check_positive_only(lambda rewards, group_ids: rewards)
     Not quite: without a baseline a group whose answers are all right still pushes; GRPO gives it advantages of 0.
     """
     rewards = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1])
     group_ids = torch.arange(12) // 4
-    right, grpo, centred = (group_advantages(rewards, group_ids, name) for name in ("positive_only", "grpo", "dr_grpo"))
+    right, grpo, centred = (
+        group_advantages(rewards, group_ids, name) for name in ("positive_only", "grpo", "dr_grpo")
+    )
     mistakes = {
-        "without a baseline a group whose answers are all right still pushes; GRPO gives it advantages of 0.": rewards,
+        "without a baseline a group whose answers are all right still pushes; GRPO gives it advantages of 0.": (
+            rewards
+        ),
         "the negative advantages are still there; set them to 0.": grpo,
         "this keeps the negative ones and drops the positive ones.": grpo.clamp(max=0),
         "this turns negative pushes into positive ones; they must be left out.": grpo.abs(),
         "GRPO also divides by the group's standard deviation.": centred.clamp(min=0),
-        "the negative advantages are still there, and GRPO divides by the group's standard deviation.": centred,
+        "the negative advantages are still there, and GRPO divides by the group's standard deviation.": (
+            centred
+        ),
     }
     one, before, after = torch.zeros(4), grpo[:4], right[:4]
     residuals_of = [float(cancellation_residual(torch.ones(4), a, one)) for a in (before, after)]
     praise = (
-        "Right: every push that is left has one sign, so a word that all four share keeps all of them: a residual of "
-        f"{residuals_of[1]:.0f} instead of {residuals_of[0]:.0f}."
+        "Right: every push that is left has one sign, so a word that all four share keeps all of"
+        f" them: a residual of {residuals_of[1]:.0f} instead of {residuals_of[0]:.0f}."
     )
     grade(answer_of(function, rewards, group_ids), right, mistakes, praise, "rollout")

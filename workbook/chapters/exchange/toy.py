@@ -1,8 +1,10 @@
-"""Groups whose rollouts share one token: draws, weights, directions, and the residual under each mechanism.
+"""Groups whose rollouts share one token: draws, weights, directions, and the residual under each
+mechanism.
 
-Rollout i begins with the shared token, drawn in one context by the whole group, and goes on with tokens of its own.
-The shared token gets the pushes w_i A_i g_i: weight, advantage, gradient direction. They cancel if the weights and the
-directions are the same all over the group (arXiv 2604.13088; D1 to D3, D6 and D7 in the claims).
+Rollout i begins with the shared token, drawn in one context by the whole group, and goes on with
+tokens of its own. The shared token gets the pushes w_i A_i g_i: weight, advantage, gradient
+direction. They cancel if the weights and the directions are the same all over the group (arXiv
+2604.13088; D1 to D3, D6 and D7 in the claims).
 """
 
 import math
@@ -16,13 +18,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.theory import cancellation_residual, group_advantages, surrogate_weights, update_weights
+from workbook.theory import (
+    cancellation_residual,
+    group_advantages,
+    surrogate_weights,
+    update_weights,
+)
 from workbook.theory.advantages import group_index, group_sum
 from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
 from workbook.theory.choices import check_choice, check_range
 from workbook.theory.objective import transform_weights
 
-GROUPS, LENGTH, LONGEST, WIDTH = 200, 16, 48, 16  # groups per setting; tokens, typical and at most; size of a gradient
+# groups per setting; tokens, typical and at most; size of a gradient
+GROUPS, LENGTH, LONGEST, WIDTH = 200, 16, 48, 16
 MECHANISMS = {  # what each one changes about an exchangeable group
     "token ratio": {},
     "sequence ratio": {"level": "sequence"},
@@ -43,7 +51,9 @@ SITUATIONS = {  # in which the repairs differ: of `draw_groups`, and the clippin
 
 @dataclass(frozen=True)
 class Draw:
-    """B rollouts in groups: advantages, log-ratios to the policy that sampled, and the tokens that they have."""
+    """B rollouts in groups: advantages, log-ratios to the policy that sampled, and the tokens that
+    they have.
+    """
 
     advantages: Float[Tensor, " B"]
     group_ids: Int[Tensor, " B"]
@@ -55,7 +65,9 @@ class Draw:
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """One thread of torch's, for a function that it decorates: more cost small tensors more than they save."""
+    """One thread of torch's, for a function that it decorates: more cost small tensors more than
+    they save.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -74,34 +86,53 @@ def draw_groups(
     seed: int = 0,
     common: float = 0.5,
 ) -> Draw:
-    """Draw groups of rollouts with binary rewards (both in each group), drifted ratios and unequal lengths.
+    """Draw groups of rollouts with binary rewards (both in each group), drifted ratios and unequal
+    lengths.
 
-    log u_it = drift (sqrt(common) z_i + sqrt(1 - common) e_it), z_i common to a rollout's tokens, and T_i =
-    16 exp(length_spread z'_i), cut to 2..48. The shared token, t = 0, stands in one context and so has one log-ratio,
-    drift e_g, in all of its group.
-    z and z' are standard normal; `follows_reward` = c mixes the reward into them: z = c sign(A) + sqrt(1 - c^2) noise,
-    z' = -c sign(A) + ..., so that right answers drift upwards and wrong ones are longer.
+    log u_it = drift (sqrt(common) z_i + sqrt(1 - common) e_it), z_i common to a rollout's tokens,
+    and T_i = 16 exp(length_spread z'_i), cut to 2..48. The shared token, t = 0, stands in one
+    context and so has one log-ratio, drift e_g, in all of its group. z and z' are standard normal;
+    `follows_reward` = c mixes the reward into them: z = c sign(A) + sqrt(1 - c^2) noise, z' = -c
+    sign(A) + ..., so that right answers drift upwards and wrong ones are longer.
 
-    drift, length_spread: standard deviations, >= 0.  follows_reward, common: in [0, 1].  right: probability of
-    a right answer. The same seed draws the same noise whatever the other settings.
+    drift, length_spread: standard deviations, >= 0.  follows_reward, common: in [0, 1].  right:
+    probability of a right answer. The same seed draws the same noise whatever the other settings.
     """
     check_range(0, math.inf, drift=drift, length_spread=length_spread)
     check_range(0, 1, follows_reward=follows_reward, common=common, right=right)
     check_range(2, math.inf, group_size=group_size)
     generator, rollouts = torch.Generator().manual_seed(seed), groups * group_size
-    uniform, normal = (partial(draw, generator=generator, dtype=torch.float64) for draw in (torch.rand, torch.randn))
+    uniform, normal = (
+        partial(draw, generator=generator, dtype=torch.float64)
+        for draw in (torch.rand, torch.randn)
+    )
     rewards = (uniform(groups, group_size) < right).double()
     rewards[:, 0], rewards[:, 1] = 1.0, 0.0  # a group of equal rewards pushes nothing
-    rollout, shared, direction, chance = normal(2, rollouts), normal(groups), normal(rollouts, WIDTH), uniform(rollouts)
+    rollout, shared, direction, chance = (
+        normal(2, rollouts),
+        normal(groups),
+        normal(rollouts, WIDTH),
+        uniform(rollouts),
+    )
     group_ids = torch.arange(groups).repeat_interleave(group_size)
     advantages = group_advantages(rewards.flatten(), group_ids)
     reward, luck = follows_reward * advantages.sign(), math.sqrt(1 - follows_reward**2) * rollout
-    whole, single = math.sqrt(common) * (luck[0] + reward)[:, None], math.sqrt(1 - common) * normal(rollouts, LONGEST)
+    whole, single = (
+        math.sqrt(common) * (luck[0] + reward)[:, None],
+        math.sqrt(1 - common) * normal(rollouts, LONGEST),
+    )
     log_ratios = drift * (whole + single)
     log_ratios[:, 0] = drift * shared.repeat_interleave(group_size)
     lengths = (LENGTH * (length_spread * (luck[1] - reward)).exp()).round()
     mask = torch.arange(LONGEST) < lengths.clamp(2, LONGEST)[:, None]
-    return Draw(advantages, group_ids, log_ratios, mask, torch.nn.functional.normalize(direction, dim=1), chance)
+    return Draw(
+        advantages,
+        group_ids,
+        log_ratios,
+        mask,
+        torch.nn.functional.normalize(direction, dim=1),
+        chance,
+    )
 
 
 def shared_weights(
@@ -113,9 +144,11 @@ def shared_weights(
     masking: bool = False,
     masked_share: float = 0.25,
 ) -> tuple[Float[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """Compute update weights and mask of the tokens of each rollout: first the shared one, then its own.
+    """Compute update weights and mask of the tokens of each rollout: first the shared one, then its
+    own.
 
-    level, clipping, per_length: as `update_weights` takes them (per_length: aggregate "grpo", else "dr_grpo").
+    level, clipping, per_length: as `update_weights` takes them (per_length: aggregate "grpo", else
+    "dr_grpo").
     masking: the shared token is left out of the loss in `masked_share` of the rollouts, at random.
     """
     mask = draw.mask
@@ -137,7 +170,8 @@ def shared_weights(
 
 
 def transformed(name: str, weights: Tensor, mask: Tensor, draw: Draw) -> Tensor:
-    """Transform weights (B, columns) by one of TRANSFORMS, position by position over the rollouts in the mask.
+    """Transform weights (B, columns) by one of TRANSFORMS, position by position over the rollouts
+    in the mask.
 
     Below 1e-12 of the largest weight is rounding: it becomes 0, lest a residual be taken of it.
     """
@@ -146,13 +180,21 @@ def transformed(name: str, weights: Tensor, mask: Tensor, draw: Draw) -> Tensor:
     return weights.masked_fill(weights.abs() <= 1e-12 * weights.abs().max(), 0.0)
 
 
-def residuals(draw: Draw, transform: str = "none", angle: float = 60.0, own_embeddings: bool = False, **switches):
-    """Compute the residual on the shared token of each group, the weights behind it (B,), and their pushes (B, W).
+def residuals(
+    draw: Draw,
+    transform: str = "none",
+    angle: float = 60.0,
+    own_embeddings: bool = False,
+    **switches,
+):
+    """Compute the residual on the shared token of each group, the weights behind it (B,), and their
+    pushes (B, W).
 
         |sum_i w_i A_i g_i| / sum_i |w_i A_i|, 0 where none push        g_i = (sqrt(cos angle), sqrt(1 - cos angle) d_i)
 
-    with random unit d_i, so that E<g_i, g_j> = cos angle.  switches: of `shared_weights`.  own_embeddings: gradients
-    `angle` degrees (0 to 90) apart on average instead of equal ones.
+    with random unit d_i, so that E<g_i, g_j> = cos angle.  switches: of
+    `shared_weights`.  own_embeddings: gradients `angle` degrees (0 to 90) apart on average instead
+    of equal ones.
     """
     check_range(0, 90, angle=angle)
     weights, mask = (columns[:, :1] for columns in shared_weights(draw, **switches))
@@ -162,12 +204,21 @@ def residuals(draw: Draw, transform: str = "none", angle: float = 60.0, own_embe
     weights = transformed(transform, weights, mask, draw)
     pushes = weights * draw.advantages[:, None] * directions
     index, groups = group_index(draw.group_ids, len(pushes))
-    total, net = group_sum(pushes.norm(dim=1), index, groups), group_sum(pushes, index, groups).norm(dim=1)
-    return torch.where(total > 0, net / torch.where(total > 0, total, 1.0), 0.0).clamp(max=1.0), weights[:, 0], pushes
+    total, net = (
+        group_sum(pushes.norm(dim=1), index, groups),
+        group_sum(pushes, index, groups).norm(dim=1),
+    )
+    return (
+        torch.where(total > 0, net / torch.where(total > 0, total, 1.0), 0.0).clamp(max=1.0),
+        weights[:, 0],
+        pushes,
+    )
 
 
 def interval(values: Float[Tensor, "*rows n"]) -> dict[str, float] | dict[str, list[float]]:
-    """Mean over the last axis and its normal 95 % interval, as a row or as columns of a table; quick, for sliders."""
+    """Mean over the last axis and its normal 95 % interval, as a row or as columns of a table;
+    quick, for sliders.
+    """
     mean, half = values.mean(-1), 1.96 * values.std(-1) / values.shape[-1] ** 0.5
     return {"mean": mean.tolist(), "low": (mean - half).tolist(), "high": (mean + half).tolist()}
 
@@ -191,7 +242,8 @@ def compute_exchange(
     follows_reward: float = 0.0,
     seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
-    """Compute the residual on the shared token under each mechanism alone and under those on, over 200 groups of 8.
+    """Compute the residual on the shared token under each mechanism alone and under those on, over
+    200 groups of 8.
 
     The five switches decide the row "switched on, together"; transform and strengths hold in every row.  Returns meter:
     mechanism, mean, low, high (95 % interval), silent (share of groups where nothing pushes), on;  pushes: rollout,
@@ -199,61 +251,100 @@ def compute_exchange(
     """
     draw = draw_groups(drift, length_spread, follows_reward, seed=seed)
     on = {"own_embeddings": own_embeddings, "masking": masking, "per_length": per_length}
-    on |= {"level": "sequence" if sequence else "token", "clipping": None if clipping == "none" else clipping}
-    strengths = {"transform": transform, "clip_range": clip_range, "angle": angle, "masked_share": masked_share}
+    on |= {
+        "level": "sequence" if sequence else "token",
+        "clipping": None if clipping == "none" else clipping,
+    }
+    strengths = {
+        "transform": transform,
+        "clip_range": clip_range,
+        "angle": angle,
+        "masked_share": masked_share,
+    }
     rows = []
     for name, switches in {**MECHANISMS, TOGETHER: on}.items():
         values, weights, pushes = residuals(draw, **strengths, **switches)
         silent = (weights.view(GROUPS, -1) == 0).all(1).double().mean().item()
-        active = all(on[key] == value for key, value in switches.items()) and (bool(switches) or not sequence)
+        active = all(on[key] == value for key, value in switches.items()) and (
+            bool(switches) or not sequence
+        )
         rows.append({"mechanism": name, **interval(values), "silent": silent, "on": active})
     first = draw.group_ids == 0
     pushes = pushes[first]
     net, total = pushes.sum(0), pushes.norm(dim=1).sum()
-    if net.norm() <= 1e-9 * total:  # cancelled: nothing to look along but the directions' common part
+    # cancelled: nothing to look along but the directions' common part
+    if net.norm() <= 1e-9 * total:
         net = torch.eye(len(net), dtype=net.dtype)[0]
-    along = pushes @ (net / net.norm()) * (1 if net[0] >= 0 else -1) / torch.where(total > 0, total, 1.0)
+    along = (
+        pushes
+        @ (net / net.norm())
+        * (1 if net[0] >= 0 else -1)
+        / torch.where(total > 0, total, 1.0)
+    )
     names = [*(str(i + 1) for i in range(len(along))), "net"]
-    rewards = ["right" if advantage > 0 else "wrong" for advantage in draw.advantages[first].tolist()]
-    group = {"rollout": names, "push": [*along.tolist(), along.sum().item()], "reward": [*rewards, "net"]}
+    rewards = [
+        "right" if advantage > 0 else "wrong" for advantage in draw.advantages[first].tolist()
+    ]
+    group = {
+        "rollout": names,
+        "push": [*along.tolist(), along.sum().item()],
+        "reward": [*rewards, "net"],
+    }
     return {"meter": pd.DataFrame(rows), "pushes": pd.DataFrame(group)}
 
 
 @single_thread()
 def repair_costs() -> pd.DataFrame:
-    """Tabulate what each transform does, in every situation, to the shared token and to the tokens that should move.
+    """Tabulate what each transform does, in every situation, to the shared token and to the tokens
+    that should move.
 
-    Columns setting, measure, transform, mean, low, high (95 % interval over 200 groups). Measures: the shared residual;
-    push that right (wrong) answers' own tokens keep, as a multiple of the untransformed mean; share of own tokens
-    pushed against their advantage; share of groups whose own tokens get no push at all.
+    Columns setting, measure, transform, mean, low, high (95 % interval over 200 groups). Measures:
+    the shared residual; push that right (wrong) answers' own tokens keep, as a multiple of the
+    untransformed mean; share of own tokens pushed against their advantage; share of groups whose
+    own tokens get no push at all.
     """
     rows = []
     for setting, (drawn, clipping) in SITUATIONS.items():
         draw = draw_groups(**drawn)
-        weights, mask = (x[:, :2] for x in shared_weights(draw, "sequence", clipping, per_length=True))
+        weights, mask = (
+            x[:, :2] for x in shared_weights(draw, "sequence", clipping, per_length=True)
+        )
         size, up = draw.advantages.view(GROUPS, -1).abs(), draw.advantages.view(GROUPS, -1) > 0
         plain = weights[:, 1].view(GROUPS, -1) * size
         for transform in TRANSFORMS:
             new = transformed(transform, weights, mask, draw)
             own = new[:, 1].view(GROUPS, -1)
-            kept = [(own * size * side).sum(1) / (plain * side).sum(1).mean().clamp(min=1e-12) for side in (up, ~up)]
+            kept = [
+                (own * size * side).sum(1) / (plain * side).sum(1).mean().clamp(min=1e-12)
+                for side in (up, ~up)
+            ]
             measures = {
-                "shared token: residual": cancellation_residual(new[:, 0], draw.advantages, draw.group_ids),
+                "shared token: residual": cancellation_residual(
+                    new[:, 0], draw.advantages, draw.group_ids
+                ),
                 "right answers' own: push kept": kept[0],
                 "wrong answers' own: push kept": kept[1],
                 "own tokens pushed the wrong way": (own < 0).double().mean(1),
                 "groups silenced": (own == 0).all(1).double(),
             }
             where = {"setting": setting, "transform": transform}
-            rows += [where | {"measure": name, **interval(values)} for name, values in measures.items()]
+            rows += [
+                where | {"measure": name, **interval(values)} for name, values in measures.items()
+            ]
     return pd.DataFrame(rows)
 
 
 def residual_by_mechanism(drift: float = 0.2) -> pd.DataFrame:
-    """Tabulate the residual of each mechanism alone under each transform: mechanism, transform, mean, low, high."""
+    """Tabulate the residual of each mechanism alone under each transform: mechanism, transform,
+    mean, low, high.
+    """
     draw = draw_groups(drift)
     return pd.DataFrame(
-        {"mechanism": name, "transform": transform, **interval(residuals(draw, transform, **switches)[0])}
+        {
+            "mechanism": name,
+            "transform": transform,
+            **interval(residuals(draw, transform, **switches)[0]),
+        }
         for name, switches in MECHANISMS.items()
         for transform in TRANSFORMS
     )
@@ -268,28 +359,37 @@ TEXTS = (
 RIGHT, WRONG = (text.split() for text in TEXTS)
 STYLE = ("start", "then", "now", "so")  # free choices of about four words
 RESULTS = (9, 16)  # positions of the steps' results
-P_STYLE, P_RIGHT, P_WRONG, P_FORCED = 0.25, 0.6, 0.1, 0.98  # of a free choice, a result, a wrong one, a sure word
+# of a free choice, a result, a wrong one, a sure word
+P_STYLE, P_RIGHT, P_WRONG, P_FORCED = 0.25, 0.6, 0.1, 0.98
 
 
 def two_rollouts(lr: float = 0.5, steps: int = 1, clip_range: float = 0.2) -> pd.DataFrame:
-    """Token table of a right and a wrong rollout after `steps` steps on them: what a step does to every word's ratio.
+    """Token table of a right and a wrong rollout after `steps` steps on them: what a step does to
+    every word's ratio.
 
-    A tabular policy: each context (the words before) has a softmax of its own over ten words, so nothing couples
-    contexts. A step adds lr * sum_i A_i (e_y - p) to a context's logits, all weights 1; advantages are +1 and -1.
+    A tabular policy: each context (the words before) has a softmax of its own over ten words, so
+    nothing couples contexts. A step adds lr * sum_i A_i (e_y - p) to a context's logits, all
+    weights 1; advantages are +1 and -1.
 
-    Columns group, rollout, position, token, advantage, reward, p (before), ratio (new p over old p), weight (of PPO's
-    clipped objective, 1 +- clip_range) and stopped ("clip high", "clip low" or "").
+    Columns group, rollout, position, token, advantage, reward, p (before), ratio (new p over old
+    p), weight (of PPO's clipped objective, 1 +- clip_range) and stopped ("clip high", "clip low" or
+    "").
     """
     check_range(0, float("inf"), lr=lr, steps=steps, clip_range=clip_range)
     rows = []
     for rollout, words, advantage in (("A", RIGHT, 1.0), ("B", WRONG, -1.0)):
         for position, word in enumerate(words):
-            push: dict[str, float] = {}  # of all rollouts that visit this context, by the word that they draw
+            # of all rollouts that visit this context, by the word that they draw
+            push: dict[str, float] = {}
             for text, sign in ((RIGHT, 1.0), (WRONG, -1.0)):
                 if text[:position] == words[:position]:
                     push[text[position]] = push.get(text[position], 0.0) + sign
             names, size = list(push), 4 if word in STYLE else 10
-            sure = [P_STYLE if word in STYLE else P_FORCED] if position not in RESULTS else [P_RIGHT, P_WRONG]
+            sure = (
+                [P_STYLE if word in STYLE else P_FORCED]
+                if position not in RESULTS
+                else [P_RIGHT, P_WRONG]
+            )
             p, rest = torch.tensor(sure[: len(names)], dtype=torch.float64), size - len(names)
             before = logits = torch.cat([p, ((1 - p.sum()) / rest).repeat(rest)]).log()
             advantages = torch.tensor([*push.values(), *[0.0] * rest], dtype=torch.float64)
@@ -299,8 +399,12 @@ def two_rollouts(lr: float = 0.5, steps: int = 1, clip_range: float = 0.2) -> pd
             # what cancels has a ratio of 1, not 1 + 1e-16
             numbers = round(math.exp(old), 12), round(math.exp(new - old), 12)
             rows.append((0, rollout, position, word, advantage, float(advantage > 0), *numbers))
-    table = pd.DataFrame(rows, columns=["group", "rollout", "position", "token", "advantage", "reward", "p", "ratio"])
-    ratio, advantages = (torch.tensor(table[name].to_numpy())[:, None] for name in ("ratio", "advantage"))
+    table = pd.DataFrame(
+        rows, columns=["group", "rollout", "position", "token", "advantage", "reward", "p", "ratio"]
+    )
+    ratio, advantages = (
+        torch.tensor(table[name].to_numpy())[:, None] for name in ("ratio", "advantage")
+    )
     columns = ratio.log(), torch.zeros_like(ratio), torch.ones_like(ratio), advantages
     table["weight"] = surrogate_weights(*columns, clip=(clip_range, clip_range))[:, 0].numpy()
     side = (table["ratio"] > 1).map({True: "clip high", False: "clip low"})

@@ -1,13 +1,18 @@
-"""Token flipping: which tokens one update boosts, suppresses or leaves alone (chapters 05, 10 and 14; H1, H5, R3, R5).
+"""Token flipping: which tokens one update boosts, suppresses or leaves alone (chapters 05, 10 and
+14; H1, H5, R3, R5).
 
-Terms: a token is *boosted*, *suppressed* or *stable* as its logp changes by more than eps nats; *sign-shared* tokens
-occur in positive and in negative rollouts of their prompt, *specific* ones in one kind alone.
+Terms: a token is *boosted*, *suppressed* or *stable* as its logp changes by more than eps nats;
+*sign-shared* tokens occur in positive and in negative rollouts of their prompt, *specific* ones in
+one kind alone.
 """
 
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "chapters.flips.charts": "backbone_curves backbones_chart compute_flips describe_flips family_follows own_share own_share_chart",
+    "chapters.flips.charts": (
+        "backbone_curves backbones_chart compute_flips describe_flips family_follows own_share"
+        " own_share_chart"
+    ),
     "chapters.flips.explore": "check_shares check_words live_flips",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -1,7 +1,7 @@
 """Tables and charts of token flipping: curves over prompts per step, and shares by sign.
 
-Every interval is a t interval over units (policy and prompts), unless a chart says otherwise. The paper's place on the
-axis is our guess: it names batches of 16 to 96 in one figure.
+Every interval is a t interval over units (policy and prompts), unless a chart says otherwise. The
+paper's place on the axis is our guess: it names batches of 16 to 96 in one figure.
 """
 
 from contextlib import suppress
@@ -28,28 +28,44 @@ OUTGROWN = "What other prompts do outgrows the own prompt's push"
 SAYS_NOTHING = (0.5, "the sign says nothing")
 THE_FAMILY = "the family"
 CLASSES = ("result", "style")  # the words of the bundled task that are not forced
-CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}  # from the bar's foot upwards
-BACKBONES = {"family": "bundled family", "smollm2_plain": "SmolLM2-135M", "gemma3_plain": "Gemma 3 270M"}  # by scale
+# from the bar's foot upwards
+CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}
+# by scale
+BACKBONES = {
+    "family": "bundled family",
+    "smollm2_plain": "SmolLM2-135M",
+    "gemma3_plain": "Gemma 3 270M",
+}
 BACKBONES |= {"smollm2:sums": "SmolLM2, six fine-tunes"}
-STUDIES = {"family": "dose", "smollm2:sums": "smollm2_probes"}  # which measured their curves, dose_llm the others'
-QUANTITIES = {  # what is asked of backbones: column, title of the chart, of its axis, what it is compared with
+# which measured their curves, dose_llm the others'
+STUDIES = {"family": "dose", "smollm2:sums": "smollm2_probes"}
+# what is asked of backbones: column, title of the chart, of its axis, what it is compared with
+QUANTITIES = {
     "own sign": ("follows", f"{LESS_AND_LESS}, on every model", FOLLOWS, SAYS_NOTHING),
     "own share": ("own share", OUTGROWN, "own / (own + others), rms", (0.5, "own = others")),
 }
-BANDS = "band: 95 % t interval over policies (family, fine-tunes) or draws of prompts (SmolLM2-135M); Gemma: range"
+BANDS = (
+    "band: 95 % t interval over policies (family, fine-tunes) or draws of prompts (SmolLM2-135M);"
+    " Gemma: range"
+)
 
 
 # --- H1: whose sign a token follows, on the family
 
 
 def family_follows(tokens: str = "unsure") -> pd.DataFrame:
-    """Chance of the family's tokens (as in `flip_rates`) to follow their own sign: prompts, mean, low, high, units."""
+    """Chance of the family's tokens (as in `flip_rates`) to follow their own sign: prompts, mean,
+    low, high, units.
+    """
     rows = FAMILY["dose/rates"].query("tokens == @tokens")
     return unit_curve(rows, "prompts", "follows").assign(series=THE_FAMILY)
 
 
-def own_share(blocks: Blocks, doses=(1, 2, 4, 8), draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
-    """Part of an unsure token's movement that its own prompt makes, by class: own / (own + others), rms of both.
+def own_share(
+    blocks: Blocks, doses=(1, 2, 4, 8), draws: int = DRAWS, seed: int = 0
+) -> pd.DataFrame:
+    """Part of an unsure token's movement that its own prompt makes, by class: own / (own + others),
+    rms of both.
 
     Columns category, prompts, mean, low, high (t interval over the measured prompts), units.
     """
@@ -59,7 +75,9 @@ def own_share(blocks: Blocks, doses=(1, 2, 4, 8), draws: int = DRAWS, seed: int 
         table = table[(table["logp"] < np.log(NEARLY_CERTAIN)) & table["category"].isin(CLASSES)]
         squares = table.assign(own=table["own"] ** 2, others=(table["change"] - table["own"]) ** 2)
         rms = squares.groupby(["group", "category"])[["own", "others"]].mean() ** 0.5
-        tables.append((rms["own"] / rms.sum(axis=1)).rename("share").reset_index().assign(prompts=dose))
+        tables.append(
+            (rms["own"] / rms.sum(axis=1)).rename("share").reset_index().assign(prompts=dose)
+        )
     return unit_curve(pd.concat(tables), "prompts", "share", unit="group", by="category")
 
 
@@ -72,7 +90,10 @@ def own_share_chart(curve: pd.DataFrame) -> alt.LayerChart:
         x_title=PROMPTS,
         y_title="own prompt's part of the movement",
         title="Style words answer to the whole batch sooner than results do",
-        subtitle="rms by the own prompt / (own + others); bands: 95 % t interval over the prompts of this step",
+        subtitle=(
+            "rms by the own prompt / (own + others); bands: 95 % t interval over the prompts of"
+            " this step"
+        ),
         reference=[(0.5, "the other prompts move it as far")],
         names=list(CLASSES),
         scale={"domain": [0, 1]},
@@ -87,9 +108,9 @@ def backbone_curves(
 ) -> pd.DataFrame:
     """What tokens do against prompts per step, by model: series, prompts, mean, low, high, units.
 
-    tokens: as in `flip_rates`.  quantity: of QUANTITIES.  tables: {scale: its tables}, instead of those below
-    data/results; models that were not measured are left out.  With fewer than six units the band is the range over the
-    measured prompts.
+    tokens: as in `flip_rates`.  quantity: of QUANTITIES.  tables: {scale: its tables}, instead of
+    those below data/results; models that were not measured are left out.  With fewer than six units
+    the band is the range over the measured prompts.
     """
     column, lines = QUANTITIES[quantity][0], []
 
@@ -102,14 +123,22 @@ def backbone_curves(
             read, study = tables[scale] if tables else Tables(scale), STUDIES.get(scale, "dose_llm")
             line = unit_curve(chosen(read[f"{study}/rates"]), "prompts", column)
             if study == "dose_llm" and line["units"].min() < MIN_UNITS:
-                spread = chosen(read["dose_llm/by_prompt"]).groupby("prompts")[column].agg(["min", "max"])
-                line = line.assign(low=line["prompts"].map(spread["min"]), high=line["prompts"].map(spread["max"]))
+                spread = (
+                    chosen(read["dose_llm/by_prompt"])
+                    .groupby("prompts")[column]
+                    .agg(["min", "max"])
+                )
+                line = line.assign(
+                    low=line["prompts"].map(spread["min"]), high=line["prompts"].map(spread["max"])
+                )
             lines.append(line.assign(series=BACKBONES[scale]))
     return pd.concat(lines, ignore_index=True)
 
 
 def backbones_chart(curve: pd.DataFrame, quantity: str = "own sign") -> alt.LayerChart:
-    """Lines of `backbone_curves`, and of the policy in hand where it is there, with the paper's place shaded."""
+    """Lines of `backbone_curves`, and of the policy in hand where it is there, with the paper's
+    place shaded.
+    """
     _, title, y_title, reference = QUANTITIES[quantity]
     return curve_chart(
         curve,
@@ -126,8 +155,11 @@ def backbones_chart(curve: pd.DataFrame, quantity: str = "own sign") -> alt.Laye
     )
 
 
-def compute_flips(optimizer: str = "adamw", eps: float = EPS, signs: str = "by reward") -> dict[str, pd.DataFrame]:
-    """Measured shares by model, means over units: {"table": model, column, change, share, prompts, units}.
+def compute_flips(
+    optimizer: str = "adamw", eps: float = EPS, signs: str = "by reward"
+) -> dict[str, pd.DataFrame]:
+    """Measured shares by model, means over units: {"table": model, column, change, share, prompts,
+    units}.
 
     eps: the nearest that was measured.
     """
@@ -136,20 +168,41 @@ def compute_flips(optimizer: str = "adamw", eps: float = EPS, signs: str = "by r
     for scale, name in BACKBONES.items():
         with suppress(NotMeasured):
             rows = Tables(scale)["flip_backbones/shares"]
-            here = (rows["optimizer"] == optimizer) & (rows["advantages"] == signs) & np.isclose(rows["eps"], nearest)
+            here = (
+                (rows["optimizer"] == optimizer)
+                & (rows["advantages"] == signs)
+                & np.isclose(rows["eps"], nearest)
+            )
             means = rows[here].groupby(["column", "change"], sort=False)
-            means = means.agg(share=("share", "mean"), prompts=("prompts", "sum"), units=("seed", "nunique"))
+            means = means.agg(
+                share=("share", "mean"), prompts=("prompts", "sum"), units=("seed", "nunique")
+            )
             parts.append(means.reset_index().assign(model=name))
     return {"table": pd.concat(parts, ignore_index=True)}
 
 
 def flips_chart(table: pd.DataFrame) -> alt.FacetChart:
-    """Stacked shares, a row a model and a panel a column; table of `compute_flips`, with the policy in hand or not."""
+    """Stacked shares, a row a model and a panel a column; table of `compute_flips`, with the policy
+    in hand or not.
+    """
     require(table, ("model", "column", "change", "share"), "a chart of shares")
     order = list(CHANGE_COLORS)
-    color = alt.Color("change:N", title=None, sort=order).scale(domain=order, range=list(CHANGE_COLORS.values()))
-    drawn = alt.Chart(table).transform_calculate(rank=f"indexof({order}, datum.change)").mark_bar(stroke="white")
-    shown = ["model:N", "column:N", "change:N", alt.Tooltip("share:Q", format=".3f"), "prompts:Q", "units:Q"]
+    color = alt.Color("change:N", title=None, sort=order).scale(
+        domain=order, range=list(CHANGE_COLORS.values())
+    )
+    drawn = (
+        alt.Chart(table)
+        .transform_calculate(rank=f"indexof({order}, datum.change)")
+        .mark_bar(stroke="white")
+    )
+    shown = [
+        "model:N",
+        "column:N",
+        "change:N",
+        alt.Tooltip("share:Q", format=".3f"),
+        "prompts:Q",
+        "units:Q",
+    ]
     drawn = drawn.encode(
         x=alt.X("share:Q", title="share of tokens", stack="zero").scale(domain=[0, 1]),
         y=alt.Y("model:N", title=None, sort=[*BACKBONES.values(), NOW]),
@@ -172,4 +225,7 @@ def describe_flips(table: pd.DataFrame) -> str:
     """How far apart the two signs' shares are, by model: half the sum of |differences|."""
     wide = table.pivot_table("share", ["model", "change"], "column", sort=False)
     apart = (wide[COLUMNS[0]] - wide[COLUMNS[1]]).abs().groupby("model", sort=False).sum() / 2
-    return f"Distance of the two signs' shares: {', '.join(f'{name} {size:.3f}' for name, size in apart.items())}."
+    return (
+        "Distance of the two signs' shares:"
+        f" {', '.join(f'{name} {size:.3f}' for name, size in apart.items())}."
+    )

@@ -1,4 +1,6 @@
-"""Explorers, live studies and exercises of chapters 05, 10 and 14: the policy in hand beside committed curves."""
+"""Explorers, live studies and exercises of chapters 05, 10 and 14: the policy in hand beside
+committed curves.
+"""
 
 from collections.abc import Callable
 
@@ -32,17 +34,31 @@ def _sampling(prompts: int, most: int, label: str) -> dict:
 
 
 def measure_flips(
-    policy, task, optimizer="adamw", nats=STEP_NATS, eps=EPS, signs="by reward", prompts=16, group_size=8, seed=0
+    policy,
+    task,
+    optimizer="adamw",
+    nats=STEP_NATS,
+    eps=EPS,
+    signs="by reward",
+    prompts=16,
+    group_size=8,
+    seed=0,
 ) -> dict[str, pd.DataFrame]:
-    """Shares of CHANGES after one real step that moves this policy's tokens by so many nats (rms): {"table": ...}."""
-    sampled = pushing_prompts(sample_rollouts(policy, task, prompts, group_size, seed, NEW_TOKENS), prompts)
+    """Shares of CHANGES after one real step that moves this policy's tokens by so many nats (rms):
+    {"table": ...}.
+    """
+    sampled = pushing_prompts(
+        sample_rollouts(policy, task, prompts, group_size, seed, NEW_TOKENS), prompts
+    )
     rollouts = with_signs(sampled, signs, seed)
     table = token_flips(policy, rollouts, optimizer, matched_lr(policy, rollouts, optimizer, nats))
     return {"table": column_shares(table, eps).assign(model=NOW, units=1)}
 
 
 def live_flips(policy, task, prompts: int = 16) -> LiveStudy:
-    """Optimizer, size of the step, eps, signs, batch and seed of one step on a copy of a policy, beside the models."""
+    """Optimizer, size of the step, eps, signs, batch and seed of one step on a copy of a policy,
+    beside the models.
+    """
     controls = {
         "optimizer": menu("adamw", list(ONE_STEP_OPTIMIZERS), "optimizer"),
         "nats": log_slider(STEP_NATS, -3, 0, "step (nats, rms)", step=0.25),
@@ -67,42 +83,56 @@ WORDS = torch.tensor([0, 0, 0, 1, 2, 2, 3, 4, 4, 5])
 
 
 def check_shares(function: Callable) -> None:
-    """Check a function (dlogp (N,), advantage (N,), eps) -> shares boosted, suppressed, stable of A > 0, A < 0: (2, 3).
+    """Check a function (dlogp (N,), advantage (N,), eps) -> shares boosted, suppressed, stable of A
+    > 0, A < 0: (2, 3).
 
     >>> check_shares(lambda dlogp, advantage, eps: torch.zeros(2, 3))
     Not quite: each row's shares should sum to 1; yours sum to 0 and 0.
     """
 
     def shares(dlogp: Tensor, eps: float = 0.01) -> Tensor:
-        return torch.stack([part.double().mean() for part in (dlogp > eps, dlogp < -eps, dlogp.abs() <= eps)])
+        return torch.stack(
+            [part.double().mean() for part in (dlogp > eps, dlogp < -eps, dlogp.abs() <= eps)]
+        )
 
     got = answer_of(function, DLOGP, ADVANTAGE, 0.01)
     sides = DLOGP[ADVANTAGE > 0], DLOGP[ADVANTAGE < 0]
-    right, inclusive = (torch.stack([shares(side, cut) for side in sides]) for cut in (0.01, 0.0099))
+    right, inclusive = (
+        torch.stack([shares(side, cut) for side in sides]) for cut in (0.01, 0.0099)
+    )
     sums = [] if got is None or got.ndim != 2 else got.float().sum(1)
     mistakes = {
         "the rows are the wrong way round; positive rollouts come first.": right.flip(0),
-        "each row's order is boosted, suppressed, stable; yours has stable second.": right[:, [0, 2, 1]],
+        "each row's order is boosted, suppressed, stable; yours has stable second.": right[
+            :, [0, 2, 1]
+        ],
         "a token that moved by exactly eps is stable: > eps, not >= eps.": inclusive,
-        f"each row's shares should sum to 1; yours sum to {' and '.join(f'{total:g}' for total in sums)}.": (
-            lambda got: not torch.allclose(got.sum(1), torch.ones(2).double(), atol=1e-5)
+        f"each row's shares should sum to 1; yours sum to {' and '.join(f'{total:g}' for total in sums)}.": lambda got: (
+            not torch.allclose(got.sum(1), torch.ones(2).double(), atol=1e-5)
         ),
-        "a rollout of advantage 0 is on neither side; leave it out.": (
-            lambda got: torch.allclose(got[1], shares(DLOGP[ADVANTAGE <= 0]), atol=1e-5)
+        "a rollout of advantage 0 is on neither side; leave it out.": lambda got: torch.allclose(
+            got[1], shares(DLOGP[ADVANTAGE <= 0]), atol=1e-5
         ),
     }
-    grade(got, right, mistakes, "Right: and a token that moved by exactly eps counts as stable.", "sign and change")
+    grade(
+        got,
+        right,
+        mistakes,
+        "Right: and a token that moved by exactly eps counts as stable.",
+        "sign and change",
+    )
 
 
 def check_words(function: Callable) -> None:
-    """Check a function (tokens) -> number of the word that each token belongs to; a full stop is a word of its own.
+    """Check a function (tokens) -> number of the word that each token belongs to; a full stop is a
+    word of its own.
 
     >>> check_words(lambda tokens: list(range(len(tokens))))
     Not quite: every token is a word of its own here; 're' goes on with 'The', since no space begins it.
     """
     mistakes = {
-        "every token is a word of its own here; 're' goes on with 'The', since no space begins it.": (
-            torch.arange(len(PIECES))
+        "every token is a word of its own here; 're' goes on with 'The', since no space begins it.": torch.arange(
+            len(PIECES)
         ),
         "the full stop begins with no space, and yet is no part of the number before it.": (
             lambda got: got[:-1].equal(WORDS[:-1].double())

@@ -1,4 +1,6 @@
-"""Charts of toy groups: gradients that meet, a group that grows, frequencies, group sizes and training."""
+"""Charts of toy groups: gradients that meet, a group that grows, frequencies, group sizes and
+training.
+"""
 
 import altair as alt
 import pandas as pd
@@ -36,19 +38,28 @@ def gradients_meet_chart(table: pd.DataFrame) -> alt.LayerChart:
         outlined="datum.source === 'net'",
         mark={"opacity": {"expr": "datum.source === 'net' ? 1 : 0.55"}},
         form="+.3f",
-        over=[names.encode(y=y, yOffset=alt.YOffset("source:N", sort=SOURCES), x=alt.value(6), text="source:N")],
+        over=[
+            names.encode(
+                y=y, yOffset=alt.YOffset("source:N", sort=SOURCES), x=alt.value(6), text="source:N"
+            )
+        ],
         height=300,
     )
     return titled(
         chart,
         "Where two rollouts' gradients meet, and where they do not",
         "blue pushes a token up, orange down; outlined: the sum of both",
-        "Bars: the push from rollout A, from rollout B, and their sum, on a shared token and on a token of each alone.",
+        "Bars: the push from rollout A, from rollout B, and their sum, on a shared token and on a"
+        " token of each alone.",
     )
 
 
-def growing_chart(net: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame) -> alt.HConcatChart:
-    """Left the net push so far on every word, right its way there on `so`, `is` and `9`; tables of compute_growing."""
+def growing_chart(
+    net: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame
+) -> alt.HConcatChart:
+    """Left the net push so far on every word, right its way there on `so`, `is` and `9`; tables of
+    compute_growing.
+    """
     reach = {"domain": [-0.8, 0.8], "clamp": True, "nice": False}
     ticks = {"title": "net push so far ÷ G", "values": [-0.6, -0.3, 0, 0.3, 0.6]}
     look = {"number": "+.3f", "form": "+.3f", "shown": ["class"], "width": 280, "height": 230}
@@ -60,40 +71,62 @@ def growing_chart(net: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame)
         y=alt.value(8),
         text="sign:N",
         opacity=alt.when("datum.seen").then(alt.value(1)).otherwise(alt.value(0)),
-        color=positive.when("datum.advantage < 0").then(alt.value(NEGATIVE)).otherwise(alt.value(NEUTRAL)),
+        color=positive.when("datum.advantage < 0")
+        .then(alt.value(NEGATIVE))
+        .otherwise(alt.value(NEUTRAL)),
         tooltip=["rollout:Q", "text:N", "reward:Q", alt.Tooltip("advantage:Q", format="+.3f")],
     )
     labels = f"{ {name: f'{word} ({name})' for name, word in EXAMPLES.items()} }[datum.label]"
-    legend = alt.Legend(title=None, orient="bottom", labelExpr=labels, symbolStrokeWidth=2.5, symbolType="stroke")
+    legend = alt.Legend(
+        title=None, orient="bottom", labelExpr=labels, symbolStrokeWidth=2.5, symbolType="stroke"
+    )
     lines = alt.Chart(path).transform_filter(alt.FieldOneOfPredicate("word", [*EXAMPLES.values()]))
     lines = lines.transform_filter("datum.seen").mark_line(strokeWidth=2.5, point={"size": 22})
     paths = lines.encode(
-        x=alt.X("rollouts:Q", title="rollouts added").axis(tickMinStep=1, format="d").scale(nice=False),
+        x=alt.X("rollouts:Q", title="rollouts added")
+        .axis(tickMinStep=1, format="d")
+        .scale(nice=False),
         y=alt.Y("push:Q").scale(**reach).axis(**ticks),
         color=class_color(legend),
-        strokeDash=alt.StrokeDash("class:N", legend=legend, sort=CLASSES).scale(domain=CLASSES, range=DASHES),
+        strokeDash=alt.StrokeDash("class:N", legend=legend, sort=CLASSES).scale(
+            domain=CLASSES, range=DASHES
+        ),
         order="rollouts:Q",
     )
-    layers = alt.layer(rule(0, "y", color="#bbbbbb"), paths, signs.mark_text(fontSize=15, fontWeight="bold"))
+    layers = alt.layer(
+        rule(0, "y", color="#bbbbbb"), paths, signs.mark_text(fontSize=15, fontWeight="bold")
+    )
     return panels(
         [pushes, layers.properties(width=340, height=230)],
         "Net push on each word while rollouts are added",
-        "left: every word, so far; right: the way there, with the sign of each rollout's advantage above",
-        "Bars: net push on each word of the three softmaxes. Lines: the same after each rollout, for so, is and 9.",
+        "left: every word, so far; right: the way there, with the sign of each rollout's advantage"
+        " above",
+        "Bars: net push on each word of the three softmaxes. Lines: the same after each rollout,"
+        " for so, is and 9.",
     )
 
 
 def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
-    """Net push against the difference in occurrence, one mark a word and group; on the grey line they are equal.
+    """Net push against the difference in occurrence, one mark a word and group; on the grey line
+    they are equal.
 
-    table: columns estimator, class, difference, push (divided by the group's mass of positive advantages).
+    table: columns estimator, class, difference, push (divided by the group's mass of positive
+    advantages).
     """
     legend = alt.Legend(title=None, orient="bottom")
     at = {
-        "x": alt.X("difference:Q", title=["rate among A > 0", "minus rate among A < 0"]).scale(domain=[-1, 1]),
+        "x": (
+            alt.X("difference:Q", title=["rate among A > 0", "minus rate among A < 0"]).scale(
+                domain=[-1, 1]
+            )
+        ),
         "y": alt.Y("push:Q", title="net push ÷ mass of A > 0").scale(domain=[-1.6, 1.6]),
     }
-    line = alt.Chart(pd.DataFrame({"difference": [-1, 1], "push": [-1, 1]})).mark_line(color="#999999").encode(**at)
+    line = (
+        alt.Chart(pd.DataFrame({"difference": [-1, 1], "push": [-1, 1]}))
+        .mark_line(color="#999999")
+        .encode(**at)
+    )
     shape = alt.Shape("class:N", sort=CLASSES, legend=legend).scale(domain=CLASSES)
     dots = alt.Chart(table).mark_point(filled=True, size=35, opacity=0.6, clip=True)
     dots = dots.encode(**at, color=class_color(legend), shape=shape)
@@ -106,17 +139,27 @@ def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
     return panels(
         charts,
         "What a group pushes, and how often each word occurs on either side",
-        "one mark a word and group, a few beyond the axes; on the grey line a push is the difference in occurrence",
+        "one mark a word and group, a few beyond the axes; on the grey line a push is the"
+        " difference in occurrence",
         "Marks: net push per mass of advantage against the difference of occurrence rates.",
     )
 
 
 def group_size_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """Root mean square push against group size, both logarithmic; columns group_size, rms, low, high, series."""
+    """Root mean square push against group size, both logarithmic; columns group_size, rms, low,
+    high, series.
+    """
     y = alt.Y("rms:Q", title="root mean square push per rollout").scale(type="log", nice=False)
     x = alt.X("group_size:Q", title="rollouts in a group, G").scale(type="log", base=2)
     return titled(
-        series(table, x, y.axis(values=[0.01, 0.02, 0.03, 0.05, 0.1, 0.2]), by="series", spread="bars", height=260),
+        series(
+            table,
+            x,
+            y.axis(values=[0.01, 0.02, 0.03, 0.05, 0.1, 0.2]),
+            by="series",
+            spread="bars",
+            height=260,
+        ),
         "Push that remains on a word, against group size",
         "means over seeds with 95 % bootstrap intervals; both axes logarithmic",
         "Lines per estimator and word: root mean square net push per rollout against group size.",
@@ -129,17 +172,22 @@ def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
     look = {"by": "estimator", "dash": "sampler", "height": 200}
     return panels(
         [
-            series(table, alt.X("step:Q"), y, title=name, **look).transform_filter(alt.datum.quantity == name)
+            series(table, alt.X("step:Q"), y, title=name, **look).transform_filter(
+                alt.datum.quantity == name
+            )
             for name in table["quantity"].unique()
         ],
         "Training with and without negative rollouts",
         "means over independent policies, with 95 % bootstrap intervals",
-        "Lines over steps: probability of the template word, entropy of the opening, probability of the right result.",
+        "Lines over steps: probability of the template word, entropy of the opening, probability of"
+        " the right result.",
     )
 
 
 def mixed_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """The share of groups that hold both rewards, and of prompts that teach, by rollouts per prompt."""
+    """The share of groups that hold both rewards, and of prompts that teach, by rollouts per
+    prompt.
+    """
     return curve_chart(
         table,
         "group_size",

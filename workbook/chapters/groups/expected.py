@@ -1,17 +1,21 @@
-"""What a group pushes in expectation and by chance, exactly (`toy` draws groups): signal, bias, noise and coupling.
+"""What a group pushes in expectation and by chance, exactly (`toy` draws groups): signal, bias,
+noise and coupling.
 
-A rollout of reward r draws word y at a softmax with probability f_r(y), has the advantage A_r, which depends on the
-number k of right rollouts in its group alone, and the weight w. The mean push of a group on the logits is
+A rollout of reward r draws word y at a softmax with probability f_r(y), has the advantage A_r,
+which depends on the number k of right rollouts in its group alone, and the weight w. The mean push
+of a group on the logits is
 
     g = 1/G sum_i A_i w_i (e_i - p)
 
-Given k, the rollouts are independent, so mean and second moment of g are sums over k, Binomial(G, chance of reward 1):
+Given k, the rollouts are independent, so mean and second moment of g are sums over k, Binomial(G,
+chance of reward 1):
 
     E[g | k]   = (k A_1 m_1 + (G - k) A_0 m_0) / G                        m_r = E[w (e - p) | r]
     Cov[g | k] = (k A_1^2 C_1 + (G - k) A_0^2 C_0) / G^2                  C_r = Cov[w (e - p) | r]
 
-With the model as its own sampler and weights of 1, E[g] = s p (Q - V), s = E[A | r = 1] - E[A | r = 0]: the policy
-gradient (`workbook.theory.decomposition.expected_gain` is s). V words in a softmax, P prompts.
+With the model as its own sampler and weights of 1, E[g] = s p (Q - V), s = E[A | r = 1] - E[A | r =
+0]: the policy gradient (`workbook.theory.decomposition.expected_gain` is s). V words in a softmax,
+P prompts.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import check_choice, check_range
 from workbook.views.charts import parts_table
 
-RULES = ["grpo", "dr_grpo", "rloo", "positive_only"]  # whose advantage depends on the group's rewards alone
+# whose advantage depends on the group's rewards alone
+RULES = ["grpo", "dr_grpo", "rloo", "positive_only"]
 LENGTHS = (3, 4, 5)  # tokens of a right answer, by its opening
 SIX = [f"{where}_{part}" for where in ("own", "coupled") for part in ("signal", "bias", "noise")]
 WEIGHTS = {  # name: (whether 1 / length, how many times as long a wrong answer is)
@@ -38,13 +43,17 @@ WEIGHTS = {  # name: (whether 1 / length, how many times as long a wrong answer 
     "1/length, right and wrong alike": (True, 1.0),
     "1/length, wrong twice as long": (True, 2.0),
 }
-MIXED, TEACHING = "groups that hold both rewards", "prompts that teach, of those possible with pairs"
+MIXED, TEACHING = (
+    "groups that hold both rewards",
+    "prompts that teach, of those possible with pairs",
+)
 
 
 @dataclass(frozen=True)
 class Word:
-    """One softmax of a rollout: the model's and the sampler's probabilities (V,), the chance (V,) of reward 1 after
-    each word, and E[w | y, r], E[w^2 | y, r] of the rollout's weight, both (V, 2), column r."""
+    """One softmax of a rollout: the model's and the sampler's probabilities (V,), the chance (V,)
+    of reward 1 after each word, and E[w | y, r], E[w^2 | y, r] of the rollout's weight, both (V,
+    2), column r."""
 
     model: Float[np.ndarray, " V"]
     sampler: Float[np.ndarray, " V"]
@@ -64,7 +73,9 @@ class Word:
         return self.model * (self.chance - self.model @ self.chance)
 
 
-def push_moments(word: Word, group_size: int, rule: str) -> tuple[Float[np.ndarray, " V"], Float[np.ndarray, "V V"]]:
+def push_moments(
+    word: Word, group_size: int, rule: str
+) -> tuple[Float[np.ndarray, " V"], Float[np.ndarray, "V V"]]:
     """Mean (V,) and covariance (V, V) of a group's mean push on the logits of one softmax.
 
     >>> mean, _ = push_moments(Word.plain([0.5, 0.3, 0.2], [1.0, 0.0, 0.0]), 4, "rloo")
@@ -82,34 +93,48 @@ def push_moments(word: Word, group_size: int, rule: str) -> tuple[Float[np.ndarr
         covariances.append(square - np.outer(means[-1], means[-1]))
     right = np.arange(group_size + 1)  # k
     counts = np.stack([group_size - right, right], axis=1)  # (K, 2), column r
-    rewards = (torch.arange(group_size) < torch.arange(group_size + 1).unsqueeze(1)).double()  # (K, G)
+    # (K, G)
+    rewards = (torch.arange(group_size) < torch.arange(group_size + 1).unsqueeze(1)).double()
     ids = torch.arange(group_size + 1).repeat_interleave(group_size)
     table = group_advantages(rewards.flatten(), ids, rule).view_as(rewards).numpy()
     advantages = table[:, [-1, 0]]  # (K, 2), of a rollout of reward 0 or 1 among k right ones
     odds = binom.pmf(right, group_size, float(word.sampler @ word.chance))
     given = (counts * advantages) @ np.stack(means) / group_size  # (K, V), E[g | k]
     mean = odds @ given
-    within = np.tensordot((odds @ (counts * advantages**2)) / group_size**2, np.stack(covariances), 1)
+    within = np.tensordot(
+        (odds @ (counts * advantages**2)) / group_size**2, np.stack(covariances), 1
+    )
     return mean, within + (given - mean).T * odds @ (given - mean)
 
 
-def toy_words(temperature: float = 1.0, weights: str = "equal", p_right: float = 0.5) -> dict[str, Word]:
-    """Return the toy's three softmaxes by class, with a sampler at a temperature and a rule for the rollouts' weights.
+def toy_words(
+    temperature: float = 1.0, weights: str = "equal", p_right: float = 0.5
+) -> dict[str, Word]:
+    """Return the toy's three softmaxes by class, with a sampler at a temperature and a rule for the
+    rollouts' weights.
 
-    A rollout is as long as its opening says, LENGTHS, times two where it is wrong and `weights` says so.
+    A rollout is as long as its opening says, LENGTHS, times two where it is wrong and `weights`
+    says so.
     """
     check_choice("weights", weights, list(WEIGHTS))
     check_range(0, math.inf, closed=False, temperature=temperature)
     policy = {name: p[0] for name, p in make_policy(1, p_right).items()}
-    drawn = {name: p ** (1 / temperature) / (p ** (1 / temperature)).sum() for name, p in policy.items()}
+    drawn = {
+        name: p ** (1 / temperature) / (p ** (1 / temperature)).sum() for name, p in policy.items()
+    }
     by_length, wrong = WEIGHTS[weights]
     inverse = 1 / np.array(LENGTHS) if by_length else np.ones(len(LENGTHS))
     factor = np.array([1 / wrong, 1.0])  # of reward 0 and 1
     words = {}
     for name, p in policy.items():
         right = np.eye(len(p))[0] if name == "result" else np.full(len(p), drawn["result"][0])
-        own, square = (w if name == "style" else np.full(len(p), drawn["style"] @ w) for w in (inverse, inverse**2))
-        words[name] = Word(p, drawn[name], right, np.outer(own, factor), np.outer(square, factor**2))
+        own, square = (
+            w if name == "style" else np.full(len(p), drawn["style"] @ w)
+            for w in (inverse, inverse**2)
+        )
+        words[name] = Word(
+            p, drawn[name], right, np.outer(own, factor), np.outer(square, factor**2)
+        )
     return words
 
 
@@ -121,30 +146,38 @@ def compute_parts(
     temperature: float = 1.0,
     weights: str = "equal",
 ) -> pd.DataFrame:
-    """Split the squared movement of one step, exactly, a row per class of word and part; columns of `parts_table`.
+    """Split the squared movement of one step, exactly, a row per class of word and part; columns of
+    `parts_table`.
 
-    prompts: 1 or more, of which each has another right answer.  cosine: of the hidden states of two prompts, by which
-    a push on one's logits arrives at the other's.  temperature: of the sampler alone.  weights: of WEIGHTS.
-    Movement is of log-probabilities, sum_y p_y (dlogp_y)^2, on average over groups and prompts.
+    prompts: 1 or more, of which each has another right answer.  cosine: of the hidden states of two
+    prompts, by which a push on one's logits arrives at the other's.  temperature: of the sampler
+    alone.  weights: of WEIGHTS. Movement is of log-probabilities, sum_y p_y (dlogp_y)^2, on average
+    over groups and prompts.
     """
     check_range(1, math.inf, prompts=prompts)
     check_range(-1, 1, cosine=cosine)
     words = toy_words(temperature, weights)
     moments = {name: push_moments(word, group_size, estimator) for name, word in words.items()}
     ideal = {name: word.ideal for name, word in words.items()}
-    scale = sum(moments[name][0] @ ideal[name] for name in CLASSES) / sum(push @ push for push in ideal.values())
+    scale = sum(moments[name][0] @ ideal[name] for name in CLASSES) / sum(
+        push @ push for push in ideal.values()
+    )
     rows = []
     for name in CLASSES:
         mean, covariance = moments[name]
         pushes = np.stack([scale * ideal[name], mean - scale * ideal[name]])  # (2, V): signal, bias
         # prompt k's right answer is word k: its softmax is the first one's, turned by k
-        turns = [np.roll(np.arange(len(mean)), k if name == "result" else 0) for k in range(prompts)]
+        turns = [
+            np.roll(np.arange(len(mean)), k if name == "result" else 0) for k in range(prompts)
+        ]
         parts = np.zeros(len(SIX))
         for n, turn in enumerate(turns):
             others = turns[:n] + turns[n + 1 :]
             model, own = words[name].model[turn], pushes[:, turn]
             coupled = cosine * sum((pushes[:, other] for other in others), np.zeros_like(own))
-            spread = cosine**2 * sum((covariance[np.ix_(o, o)] for o in others), np.zeros_like(covariance))
+            spread = cosine**2 * sum(
+                (covariance[np.ix_(o, o)] for o in others), np.zeros_like(covariance)
+            )
             fisher = np.diag(model) - np.outer(model, model)  # x' F x = sum_y p_y dlogp_y^2
             along = fisher @ (own + coupled).sum(0)
             noise = [(fisher * matrix).sum() for matrix in (covariance[np.ix_(turn, turn)], spread)]
@@ -155,18 +188,22 @@ def compute_parts(
     shares = pd.DataFrame(parts / total[:, None], columns=SIX)
     return parts_table(
         shares.assign(
-            category=[*CLASSES, "all"], change_rms=np.sqrt(total / [1, 1, 1, len(CLASSES)]), tokens=prompts * group_size
+            category=[*CLASSES, "all"],
+            change_rms=np.sqrt(total / [1, 1, 1, len(CLASSES)]),
+            tokens=prompts * group_size,
         )
     )
 
 
 def compute_mixed(success: float = 0.4, spread: float = 0.3, rollouts: int = 128) -> pd.DataFrame:
-    """Groups that hold both rewards, so that they teach, by rollouts per prompt, at a fixed number of rollouts.
+    """Groups that hold both rewards, so that they teach, by rollouts per prompt, at a fixed number
+    of rollouts.
 
-    A group of G rollouts of a prompt solved with probability q holds both with 1 - q^G - (1 - q)^G; q is drawn from a
-    Beta distribution of mean `success`.  spread: its 1 / (1 + a + b): 0 all prompts alike, towards 1 prompts that are
-    always or never solved.  Columns group_size, series, mean, low, high (expectations, so the three are equal), prompts
-    (how many prompts the rollouts are of), teaching (expected number of mixed groups).
+    A group of G rollouts of a prompt solved with probability q holds both with 1 - q^G - (1 - q)^G;
+    q is drawn from a Beta distribution of mean `success`.  spread: its 1 / (1 + a + b): 0 all
+    prompts alike, towards 1 prompts that are always or never solved.  Columns group_size, series,
+    mean, low, high (expectations, so the three are equal), prompts (how many prompts the rollouts
+    are of), teaching (expected number of mixed groups).
 
     >>> compute_mixed(0.5, 0.0, 8).query("group_size == 2")["mean"].tolist()
     [0.5, 0.5]
@@ -177,11 +214,21 @@ def compute_mixed(success: float = 0.4, spread: float = 0.3, rollouts: int = 128
             return mean**size
         total = 1 / spread - 1
         a = mean * total
-        return math.exp(math.lgamma(a + size) - math.lgamma(a) + math.lgamma(total) - math.lgamma(total + size))
+        return math.exp(
+            math.lgamma(a + size) - math.lgamma(a) + math.lgamma(total) - math.lgamma(total + size)
+        )
 
     rows = []
     for size in (2**k for k in range(1, rollouts.bit_length()) if 2**k <= rollouts):
-        share, prompts = 1 - all_right(success, size) - all_right(1 - success, size), rollouts // size
+        share, prompts = (
+            1 - all_right(success, size) - all_right(1 - success, size),
+            rollouts // size,
+        )
         values = {MIXED: share, TEACHING: share * prompts / (rollouts // 2)}
-        rows += [(size, series, value, value, value, prompts, share * prompts) for series, value in values.items()]
-    return pd.DataFrame(rows, columns=["group_size", "series", "mean", "low", "high", "prompts", "teaching"])
+        rows += [
+            (size, series, value, value, value, prompts, share * prompts)
+            for series, value in values.items()
+        ]
+    return pd.DataFrame(
+        rows, columns=["group_size", "series", "mean", "low", "high", "prompts", "teaching"]
+    )

@@ -6,12 +6,19 @@ import torch
 from workbook.chapters.grading import answer_of, grade
 from workbook.chapters.groups import charts
 from workbook.chapters.groups.expected import MIXED, RULES, WEIGHTS, compute_mixed, compute_parts
-from workbook.chapters.groups.toy import COMPARED, PUSHED, compute_gradients_meet, compute_growing, push_on_logits
+from workbook.chapters.groups.toy import (
+    COMPARED,
+    PUSHED,
+    compute_gradients_meet,
+    compute_growing,
+    push_on_logits,
+)
 from workbook.theory.advantages import group_advantages
 from workbook.views.charts import describe_parts, signal_noise_chart
 from workbook.views.explorer import Explorer, menu, power_slider, slider
 
-OPENINGS = ["so", "then", "so", "so", "thus", "so", "then", "so"]  # of eight rollouts that all go on with `is`
+# of eight rollouts that all go on with `is`
+OPENINGS = ["so", "then", "so", "so", "thus", "so", "then", "so"]
 
 
 def explore_gradients_meet() -> Explorer:
@@ -33,7 +40,9 @@ def explore_gradients_meet() -> Explorer:
         "B a little better than average": {"advantage_b": 0.25},
         "“so” nearly certain": {"p_shared": 0.95},
     }
-    return Explorer(compute_gradients_meet, charts.gradients_meet_chart, controls, describe, presets=presets)
+    return Explorer(
+        compute_gradients_meet, charts.gradients_meet_chart, controls, describe, presets=presets
+    )
 
 
 def explore_growing() -> Explorer:
@@ -42,14 +51,23 @@ def explore_growing() -> Explorer:
     def describe(net, path, rollouts) -> str:
         seen = rollouts[rollouts["seen"]]
         if rollouts["reward"].nunique() == 1 and (rollouts["advantage"] == 0).all():
-            return f"All {len(rollouts)} rewards of this draw are equal, so every advantage is 0 and nothing is pushed."
+            return (
+                f"All {len(rollouts)} rewards of this draw are equal, so every advantage is 0 and"
+                " nothing is pushed."
+            )
         if seen.empty:
             return "No rollout yet: nothing is pushed."
         push = net.set_index("word")["push"] + 0.0
         pushes = ", ".join(f"“{word}” {push[word]:+.3f}" for word in charts.EXAMPLES.values())
-        last, count = seen.iloc[-1], "all" if len(seen) == len(rollouts) else f"{len(seen)} of {len(rollouts)}"
+        last, count = (
+            seen.iloc[-1],
+            "all" if len(seen) == len(rollouts) else f"{len(seen)} of {len(rollouts)}",
+        )
         outcome = f"reward {last['reward']:.0f}, advantage {last['advantage']:+.2f}"
-        return f"Rollout {last['rollout']} says “{last['text']}”: {outcome}. Net push after {count}: {pushes}."
+        return (
+            f"Rollout {last['rollout']} says “{last['text']}”: {outcome}. Net push after {count}:"
+            f" {pushes}."
+        )
 
     controls = {
         "so_far": slider(8, 0, 32, 1, "rollouts added"),
@@ -104,7 +122,11 @@ def explore_mixed() -> Explorer:
     def describe(table) -> str:
         shares = table[table["series"] == MIXED].set_index("group_size")["mean"]
         half = shares.index[shares >= 0.5]
-        first = f"From G = {half[0]} on at least half of the groups teach" if len(half) else "At no G do half teach"
+        first = (
+            f"From G = {half[0]} on at least half of the groups teach"
+            if len(half)
+            else "At no G do half teach"
+        )
         return f"{first}; of pairs {shares[2]:.0%} do, of groups of eight {shares[8]:.0%}."
 
     controls = {
@@ -119,7 +141,8 @@ def explore_mixed() -> Explorer:
 
 
 def check_shared_push(answer: float | None) -> None:
-    """Check the net push on a shared token of probability 0.5 from the advantages 1, -0.25, -0.25, -0.5.
+    """Check the net push on a shared token of probability 0.5 from the advantages 1, -0.25, -0.25,
+    -0.5.
 
     >>> check_shared_push(0.5)
     Not quite: 0.5 is what the first rollout pushes alone; add the other three.
@@ -129,7 +152,10 @@ def check_shared_push(answer: float | None) -> None:
         "{got:g} is what the first rollout pushes alone; add the other three.": pushes[0],
         "{got:g} adds sizes; a negative advantage pushes the other way.": np.abs(pushes).sum(),
     }
-    praise = "Right: every rollout pushes by its advantage times the same (1 - p), and the advantages sum to 0."
+    praise = (
+        "Right: every rollout pushes by its advantage times the same (1 - p), and the advantages"
+        " sum to 0."
+    )
     otherwise = "{got:g}. Each rollout pushes by its advantage times (1 - p); add the four."
     grade(answer_of(answer), pushes.sum(), mistakes, praise, otherwise=otherwise)
 
@@ -142,7 +168,9 @@ def check_rloo(function) -> None:
     """
     rewards = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1])
     group_ids = torch.tensor([0] * 4 + [1] * 5 + [2] * 3)  # of any size
-    right, mean, scaled = (group_advantages(rewards, group_ids, name) for name in ("rloo", "dr_grpo", "grpo"))
+    right, mean, scaled = (
+        group_advantages(rewards, group_ids, name) for name in ("rloo", "dr_grpo", "grpo")
+    )
     mistakes = {
         "a baseline must come from a rollout's own group; yours seems to look at the whole batch.": (
             rewards - rewards.mean()
@@ -155,7 +183,8 @@ def check_rloo(function) -> None:
 
 
 def check_net_push(function) -> None:
-    """Check a function (tokens (G,), rewards (G,), p (V,)) -> net push (V,) with leave-one-out advantages.
+    """Check a function (tokens (G,), rewards (G,), p (V,)) -> net push (V,) with leave-one-out
+    advantages.
 
     >>> check_net_push(lambda tokens, rewards, p: rewards.sum() * p)
     Not quite: your pushes sum to 4 over the words, while each (e - p) sums to 0.
@@ -164,26 +193,36 @@ def check_net_push(function) -> None:
     p = np.array([0.5, 0.3, 0.2])
 
     def net(estimator: str) -> np.ndarray:
-        return push_on_logits(tokens, group_advantages(torch.tensor(rewards), torch.zeros(6), estimator), p).sum(0)
+        return push_on_logits(
+            tokens, group_advantages(torch.tensor(rewards), torch.zeros(6), estimator), p
+        ).sum(0)
 
     right, got = net("rloo"), answer_of(function, tokens, rewards, p)
     mistakes = {
         "this is the mean over the six rollouts; the net push is their sum.": right / 6,
         "every sign is turned round; a positive advantage pushes the drawn word up.": -right,
-        "the baseline is the mean of the whole group; leave the rollout's own reward out of it.": net("dr_grpo"),
-        "this divides by the standard deviation, as GRPO does; leave-one-out does not.": net("grpo"),
-        "this pushes by the rewards themselves, with no baseline subtracted.": rewards
-        @ push_on_logits(tokens, np.ones(6), p),
+        "the baseline is the mean of the whole group; leave the rollout's own reward out of it.": (
+            net("dr_grpo")
+        ),
+        "this divides by the standard deviation, as GRPO does; leave-one-out does not.": net(
+            "grpo"
+        ),
+        "this pushes by the rewards themselves, with no baseline subtracted.": (
+            rewards @ push_on_logits(tokens, np.ones(6), p)
+        ),
         f"your pushes sum to {0 if got is None else got.sum():.3g} over the words, while each (e - p) sums to 0.": (
             lambda got: abs(got.sum()) > 1e-6
         ),
     }
-    praise = "Right: and since leave-one-out advantages sum to 0, the part with -p falls out of the sum."
+    praise = (
+        "Right: and since leave-one-out advantages sum to 0, the part with -p falls out of the sum."
+    )
     grade(got, right, mistakes, praise, "word")
 
 
 def check_signs(signs) -> None:
-    """Check eight signs, +1 or -1, that leave the word `is` of all eight rollouts alone and push `so` up the most.
+    """Check eight signs, +1 or -1, that leave the word `is` of all eight rollouts alone and push
+    `so` up the most.
 
     >>> check_signs([1] * 8)
     Not quite: `is` is in all eight rollouts and your signs sum to +8, so it is pushed up 8 times.
@@ -197,10 +236,20 @@ def check_signs(signs) -> None:
         print("Not quite: every sign must be +1 or -1.")
     elif total := int(signs.sum()):
         pushed = f"it is pushed {'up' if total > 0 else 'down'} {abs(total)} times"
-        print(f"Not quite: `is` is in all eight rollouts and your signs sum to {total:+d}, so {pushed}.")
+        print(
+            f"Not quite: `is` is in all eight rollouts and your signs sum to {total:+d}, so"
+            f" {pushed}."
+        )
     else:
-        net, most = int(signs[with_so].sum()), 4 - (int(with_so.sum()) - 4)  # at most four signs are +1
+        # at most four signs are +1
+        net, most = int(signs[with_so].sum()), 4 - (int(with_so.sum()) - 4)
         if net == most:
-            print(f"Right: `is` stands still and `so` is pushed up by {net}, with the same words as before.")
+            print(
+                f"Right: `is` stands still and `so` is pushed up by {net}, with the same words as"
+                " before."
+            )
         else:
-            print(f"Not quite: `is` stands still, but `so` gets {net:+d}; {most:+d} can be had. Where are the four +1?")
+            print(
+                f"Not quite: `is` stands still, but `so` gets {net:+d}; {most:+d} can be had. Where"
+                " are the four +1?"
+            )

@@ -1,4 +1,6 @@
-"""Language models at which something is decided: the questions of other rooms, asked of SmolLM2 tuned to sums (10)."""
+"""Language models at which something is decided: the questions of other rooms, asked of SmolLM2
+tuned to sums (10).
+"""
 
 from workbook.places import lazy_names
 

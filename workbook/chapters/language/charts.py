@@ -1,4 +1,6 @@
-"""Charts of tuned language models: every question beside the family's answer, and what training does by rule."""
+"""Charts of tuned language models: every question beside the family's answer, and what training
+does by rule.
+"""
 
 from collections.abc import Sequence
 
@@ -43,10 +45,14 @@ FAMILY, SIX = "the family, ten policies", "SmolLM2, six fine-tunes"
 
 
 def beside_chart(table: pd.DataFrame):
-    """Two intervals a question, the family's and that of the fine-tunes; table of `claims.beside_family`."""
+    """Two intervals a question, the family's and that of the fine-tunes; table of
+    `claims.beside_family`.
+    """
     rows = table[table["key"].isin(ASKED)].set_index("key").reindex(ASKED).dropna(subset="mean")
     columns = ["mean", "low", "high"]
-    family = rows[[f"{name}_family" for name in columns]].set_axis(columns, axis=1).assign(scale=FAMILY)
+    family = (
+        rows[[f"{name}_family" for name in columns]].set_axis(columns, axis=1).assign(scale=FAMILY)
+    )
     both = pd.concat([family, rows[columns].assign(scale=SIX)]).reset_index()
     both = both.assign(label=both["key"] + " · " + both["key"].map(ASKED))
     title = "What a step does to six fine-tunes, beside the family"
@@ -60,17 +66,26 @@ def training_chart(
     columns: Sequence[str] = ("value", "pass_at_8", "entropy", "tax"),
     whom: str = "six fine-tunes",
 ):
-    """A panel a reading over batches, a line per rule with its interval; runs: table of study smollm2_training."""
+    """A panel a reading over batches, a line per rule with its interval; runs: table of study
+    smollm2_training.
+    """
     runs = runs.assign(rule=runs["arm"].map(RULES))
     names = [name for name in RULES.values() if name in set(runs["rule"])]
     curves = {column: unit_curve(runs, "batch", column, by="rule") for column in columns}
-    x, look = alt.X("batch:Q", title="generation batches"), {"by": "rule", "names": names, "width": 150, "height": 150}
+    x, look = (
+        alt.X("batch:Q", title="generation batches"),
+        {"by": "rule", "names": names, "width": 150, "height": 150},
+    )
     charts = [
-        series(curve, x, alt.Y("mean:Q", title=None), title=READ[column], **look) for column, curve in curves.items()
+        series(curve, x, alt.Y("mean:Q", title=None), title=READ[column], **look)
+        for column, curve in curves.items()
     ]
     last = pd.concat([curve.assign(read=READ[column]) for column, curve in curves.items()])
     described = describe_rows(last[last["batch"] == last["batch"].max()], "read", "rule")
     title = f"What training makes of {whom}, by rule"
     return panels(
-        charts, title, "on held-out prompts; bands: 95 % t intervals over policies", f"At the end. {described}"
+        charts,
+        title,
+        "on held-out prompts; bands: 95 % t intervals over policies",
+        f"At the end. {described}",
     )

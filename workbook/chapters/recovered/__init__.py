@@ -1,8 +1,10 @@
-"""Credit recovered: what share of a step's movement is the credit that the policy gradient asks for (chapter 07).
+"""Credit recovered: what share of a step's movement is the credit that the policy gradient asks for
+(chapter 07).
 
-Terms: *signal*, the push p (Q - V) that the policy gradient of the step's own prompts asks for, up to one constant of
-the batch; *own-prompt share of signal*, its part of the squared movement; *noise*, what one
-reward per rollout adds by chance; *bias*, what a rule adds on average; *coupling*, what arrives from other contexts.
+Terms: *signal*, the push p (Q - V) that the policy gradient of the step's own prompts asks for, up
+to one constant of the batch; *own-prompt share of signal*, its part of the squared movement;
+*noise*, what one reward per rollout adds by chance; *bias*, what a rule adds on average;
+*coupling*, what arrives from other contexts.
 """
 
 from workbook.places import lazy_names

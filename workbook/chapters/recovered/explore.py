@@ -18,7 +18,10 @@ from workbook.views.charts import curve_chart, describe_parts, parts_table, sign
 from workbook.views.explorer import Explorer, menu, slider
 
 SHARES = (-0.25, 1.25)  # of the axis; a share may lie beyond where signal and noise point apart
-PAPERS = {"group_size": (2, 16, "both papers"), "prompts": (16, 96, "batch sizes of arXiv 2605.08666")}
+PAPERS = {
+    "group_size": (2, 16, "both papers"),
+    "prompts": (16, 96, "batch sizes of arXiv 2605.08666"),
+}
 AXES = {"group_size": "rollouts per prompt", "prompts": "prompts in the step"}
 UPDATE = "the update, in the weights' space"
 LINES = {"all": "all tokens", "result": "result words", "style": "style words"}
@@ -31,13 +34,19 @@ RULES = ["grpo", "dr_grpo", "positive_only", "oracle", "permuted"]
 
 
 def recovered_curve(axis: str) -> alt.LayerChart:
-    """Own-prompt share of signal, measured over an axis of AXES: all tokens, results, style words, the update."""
+    """Own-prompt share of signal, measured over an axis of AXES: all tokens, results, style words,
+    the update.
+    """
     tables = (FAMILY[f"recovered/{name}"] for name in ("shares", "update"))
     shares, update = (table[(table["rule"] == RULE) & (table["axis"] == axis)] for table in tables)
     lines = [shares[shares["category"] == name].assign(line=words) for name, words in LINES.items()]
     lines.append(update.assign(line=UPDATE))
-    if axis == "group_size":  # noise per signal goes as 1 / (G - 1): 1 / (1 + nu (G0 - 1) / (G - 1)), nu that at G0 = 8
-        known = update[update["group_size"] == GROUP_SIZE].groupby("seed")["noise_per_signal"].mean()  # over draws
+    # noise per signal goes as 1 / (G - 1): 1 / (1 + nu (G0 - 1) / (G - 1)), nu that at G0 = 8
+    if axis == "group_size":
+        # over draws
+        known = (
+            update[update["group_size"] == GROUP_SIZE].groupby("seed")["noise_per_signal"].mean()
+        )
         noise = update["seed"].map(known) * (GROUP_SIZE - 1) / (update["group_size"] - 1)
         line = f"predicted for the update from {GROUP_SIZE} rollouts"
         lines.append(update.assign(signal=1 / (1 + noise), line=line))
@@ -62,10 +71,12 @@ def recovered_curve(axis: str) -> alt.LayerChart:
 
 
 def compute_recovered(prompts: int = 4, group_size: int = 8, rule: str = "grpo") -> pd.DataFrame:
-    """Shares of the squared movement of one step of the bundled policy, a row per token class and part.
+    """Shares of the squared movement of one step of the bundled policy, a row per token class and
+    part.
 
-    Columns: those of `parts_table`, prompts, group_size, rule, cosine (of the update with the exact gradient). prompts:
-    1 to 8.  group_size: 2 to 16.  ValueError where no group has different rewards.
+    Columns: those of `parts_table`, prompts, group_size, rule, cosine (of the update with the exact
+    gradient). prompts: 1 to 8.  group_size: 2 to 16.  ValueError where no group has different
+    rewards.
     """
     policy, task, rollouts, values = _sampled()
     place = torch.arange(len(rollouts)) % SAMPLED_SIZE
@@ -73,20 +84,32 @@ def compute_recovered(prompts: int = 4, group_size: int = 8, rule: str = "grpo")
     chosen = {"values": values.select(rows), "tokens": MEASURED}
     recovered = credit_recovered(policy, rollouts.select(rows), rule, task, **chosen)
     if recovered.shares["signal"].isna().all():
-        raise ValueError(f"{prompts} prompts of {group_size} rollouts have no group of different rewards; take more.")
-    setting = {"prompts": prompts, "group_size": group_size, "rule": rule, "cosine": recovered.update["cosine"]}
+        raise ValueError(
+            f"{prompts} prompts of {group_size} rollouts have no group of different rewards; take"
+            " more."
+        )
+    setting = {
+        "prompts": prompts,
+        "group_size": group_size,
+        "rule": rule,
+        "cosine": recovered.update["cosine"],
+    }
     return parts_table(recovered.shares).assign(**setting)
 
 
 @cache
 def _sampled():
     policy, task = load_policy("bundled"), get_task("chain")
-    rollouts = sample_rollouts(policy, task, SAMPLED_PROMPTS, SAMPLED_SIZE, seed=0, max_new_tokens=48)
+    rollouts = sample_rollouts(
+        policy, task, SAMPLED_PROMPTS, SAMPLED_SIZE, seed=0, max_new_tokens=48
+    )
     return policy, task, rollouts, exact_values(policy, task, rollouts)
 
 
 def explore_recovered() -> Explorer:
-    """Sliders over prompts, rollouts per prompt and rule: one real step of the bundled policy, split in a second."""
+    """Sliders over prompts, rollouts per prompt and rule: one real step of the bundled policy,
+    split in a second.
+    """
     controls = {
         "prompts": slider(4, 1, 8, 1, "prompts in the step"),
         "group_size": slider(8, 2, 16, 1, "rollouts per prompt"),
@@ -99,4 +122,6 @@ def explore_recovered() -> Explorer:
         "permuted advantages: the floor": {"rule": "permuted"},
         "known credit: the ceiling": {"rule": "oracle"},
     }
-    return Explorer(compute_recovered, signal_noise_chart, controls, describe_parts, presets=presets)
+    return Explorer(
+        compute_recovered, signal_noise_chart, controls, describe_parts, presets=presets
+    )

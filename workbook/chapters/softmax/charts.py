@@ -1,4 +1,6 @@
-"""Charts of two contexts in one softmax layer, from the tables of `toy` and of a real policy's pairs."""
+"""Charts of two contexts in one softmax layer, from the tables of `toy` and of a real policy's
+pairs.
+"""
 
 import altair as alt
 import pandas as pd
@@ -11,7 +13,9 @@ from workbook.views.style import NEUTRAL, SERIES, diverging, panel_title, titled
 SIDE = 256  # pixels of a square map; two are as wide as a page's text
 
 
-def pair_chart(moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFrame) -> alt.VConcatChart:
+def pair_chart(
+    moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFrame
+) -> alt.VConcatChart:
     """What one step does to both tokens, beside K, and the words that make up <e - p, e - p>."""
     rows = [f"{context}, {source}" for context in CONTEXTS for source in SOURCES]
     steps = _signed_bars(
@@ -38,7 +42,9 @@ def pair_chart(moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFr
     products = _signed_bars(
         coordinates,
         alt.Y("word:N", sort=None, title=None).axis(minExtent=160),
-        alt.X("product:Q", title="what the word adds to the product of both e − p").scale(domain=[-1, 1], clamp=True),
+        alt.X("product:Q", title="what the word adds to the product of both e − p").scale(
+            domain=[-1, 1], clamp=True
+        ),
         height=alt.Step(40),
         title="product of both scores, word by word",
     )
@@ -46,8 +52,8 @@ def pair_chart(moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFr
         [alt.hconcat(steps, couplings, spacing=30), products],
         "One step on the output layer, and what it does to both tokens",
         "blue and +: more likely; orange and −: less likely",
-        "Bars: change of both log-probabilities, predicted and real. Squares: K. Bars below: contributions of the "
-        "words to the product of both scores.",
+        "Bars: change of both log-probabilities, predicted and real. Squares: K. Bars below:"
+        " contributions of the words to the product of both scores.",
         spacing=24,
         vertical=True,
     )
@@ -58,17 +64,31 @@ def _signed_bars(table: pd.DataFrame, y: alt.Y, x: alt.X, **look) -> alt.LayerCh
     numbers = alt.Chart(table).mark_text(align="left", dx=6)
     numbers = numbers.encode(y=y, x=alt.value("width"), text=alt.Text(x.shorthand, format="+.3f"))
     color = alt.Color(x.shorthand, legend=None).scale(diverging(1))
-    return bars(table, y, x, color=color, over=[numbers], mark={"height": 20}, form="+.5f", width=280, **look)
+    return bars(
+        table,
+        y,
+        x,
+        color=color,
+        over=[numbers],
+        mark={"height": 20},
+        form="+.5f",
+        width=280,
+        **look,
+    )
 
 
 def map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChart:
-    """K over both probabilities, for the same token and for different ones; the diamond is the present setting."""
+    """K over both probabilities, for the same token and for different ones; the diamond is the
+    present setting.
+    """
     unit = alt.Scale(domain=[0, 1], nice=False)
     where = {
         "x": alt.X("p_a:Q", title="p of A's token").scale(unit),
         "y": alt.Y("p_b:Q", title="p of B's token").scale(unit),
     }
-    hints = [alt.Tooltip(field, format=".2f") for field in ("p_a:Q", "p_b:Q")] + [alt.Tooltip("K:Q", format="+.4f")]
+    hints = [alt.Tooltip(field, format=".2f") for field in ("p_a:Q", "p_b:Q")] + [
+        alt.Tooltip("K:Q", format="+.4f")
+    ]
     color = alt.Color("K:Q", title="K").scale(diverging(1))
     ink = alt.when("abs(datum.K) > 0.8").then(alt.value("white")).otherwise(alt.value("black"))
     signs = alt.when("datum.K > 0").then(alt.value("+")).otherwise(alt.value("−"))
@@ -77,44 +97,88 @@ def map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChart:
         squares = alt.Chart(map).transform_filter(alt.datum.token == kind).encode(**where)
         point = alt.Chart(here).transform_filter(alt.datum.token == kind).encode(**where)
         layers = [
-            squares.mark_square(size=(SIDE / GRID + 1) ** 2, opacity=1).encode(color=color, tooltip=hints),
-            squares.transform_filter("abs(datum.K) > 0.05").mark_text().encode(color=ink, text=signs),
+            squares.mark_square(size=(SIDE / GRID + 1) ** 2, opacity=1).encode(
+                color=color, tooltip=hints
+            ),
+            squares.transform_filter("abs(datum.K) > 0.05")
+            .mark_text()
+            .encode(color=ink, text=signs),
             *(rule(BELOW_HALF, axis, dashed=True, color=NEUTRAL) for axis in "xy"),
             point.mark_point(
-                shape="diamond", filled=True, size=160, color="black", stroke="white", opacity=1, aria=False
+                shape="diamond",
+                filled=True,
+                size=160,
+                color="black",
+                stroke="white",
+                opacity=1,
+                aria=False,
             ),
         ]
-        charts.append(alt.layer(*layers).properties(width=SIDE, height=SIDE, title=panel_title(title)))
+        charts.append(
+            alt.layer(*layers).properties(width=SIDE, height=SIDE, title=panel_title(title))
+        )
     return panels(
         charts,
         "Coupling K of two tokens, by how sure the model is of each",
-        "blue and +: pushed the same way; orange and −: against each other; diamond: your setting; dashed: p = 0.5",
-        "Two heat maps over the probabilities of A's and B's token: the same token, and different tokens.",
+        "blue and +: pushed the same way; orange and −: against each other; diamond: your setting;"
+        " dashed: p = 0.5",
+        "Two heat maps over the probabilities of A's and B's token: the same token, and different"
+        " tokens.",
         spacing=30,
     )
 
 
 def learning_rate_chart(table: pd.DataFrame) -> alt.LayerChart:
     """First order against the exact step over the learning rate; table of `compute_learning_rates`."""
-    lines = table.rename(columns={"first": "first order"}).assign(token="token of " + table["token"])
+    lines = table.rename(columns={"first": "first order"}).assign(
+        token="token of " + table["token"]
+    )
     lines = lines.melt(["lr", "token"], ["exact", "first order"], "order", "dlogp")
-    look = {"by": "token", "colors": SERIES[1:3], "dash": "order", "spread": None, "points": False, "zero": True}
+    look = {
+        "by": "token",
+        "colors": SERIES[1:3],
+        "dash": "order",
+        "spread": None,
+        "points": False,
+        "zero": True,
+    }
     return titled(
-        series(lines, alt.X("lr:Q", title="learning rate"), alt.Y("dlogp:Q", title="dlogp (nats)"), **look),
+        series(
+            lines,
+            alt.X("lr:Q", title="learning rate"),
+            alt.Y("dlogp:Q", title="dlogp (nats)"),
+            **look,
+        ),
         "A real step lies below its first-order forecast, for both tokens",
-        "dashed: forecast; solid: exact; the gap is the KL divergence of the new softmax seen from the old one",
+        "dashed: forecast; solid: exact; the gap is the KL divergence of the new softmax seen from"
+        " the old one",
         "Lines over the learning rate: the forecast is straight, the exact change bends down.",
     )
 
 
 def cells_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Mean |K| with its interval by kind of pair: columns kind, confidence, mean, low, high."""
-    y = alt.Y("confidence:N", sort=["both below one half", "one below one half", "none below one half"], title=None)
-    x = alt.X("mean:Q", title="mean |K| of a pair (nats per unit of learning rate, log scale)").scale(type="log")
+    y = alt.Y(
+        "confidence:N",
+        sort=["both below one half", "one below one half", "none below one half"],
+        title=None,
+    )
+    x = alt.X(
+        "mean:Q", title="mean |K| of a pair (nats per unit of learning rate, log scale)"
+    ).scale(type="log")
     x = x.axis(values=[10.0**k for k in range(-6, 5)])
     return titled(
-        forest(table, y, x, by="kind", names=sorted(table["kind"].unique()), height=220, legend={"columns": 2}),
+        forest(
+            table,
+            y,
+            x,
+            by="kind",
+            names=sorted(table["kind"].unique()),
+            height=220,
+            legend={"columns": 2},
+        ),
         "Coupling of real token pairs, by confidence",
         "points: means; lines: 95% bootstrap intervals over prompts",
-        "Points: mean size of the coupling for pairs of the same and of different tokens, in one or two contexts.",
+        "Points: mean size of the coupling for pairs of the same and of different tokens, in one or"
+        " two contexts.",
     )

@@ -1,4 +1,6 @@
-"""Explorers and exercises of chapter 01: what two contexts do to each other through one softmax layer."""
+"""Explorers and exercises of chapter 01: what two contexts do to each other through one softmax
+layer.
+"""
 
 import math
 
@@ -18,8 +20,13 @@ def explore_pair() -> Explorer:
     """Slide both probabilities, the hidden states, the advantages and the learning rate."""
 
     def describe(moves, kernel, **_) -> str:
-        first, _, real = (moves[moves["source"] == source].set_index("token")["dlogp"] for source in SOURCES)
-        steps = [f"{token} moves by {real[token]:+.3f} nats (first order {first[token]:+.3f})" for token in real.index]
+        first, _, real = (
+            moves[moves["source"] == source].set_index("token")["dlogp"] for source in SOURCES
+        )
+        steps = [
+            f"{token} moves by {real[token]:+.3f} nats (first order {first[token]:+.3f})"
+            for token in real.index
+        ]
         return f"{'; '.join(steps)}. K of the pair is {kernel['K'].iloc[1]:+.3f}."
 
     controls = {
@@ -47,15 +54,17 @@ def explore_pair() -> Explorer:
 
 
 def explore_map() -> Explorer:
-    """Where coupling is large: confidence, the same token or not, and what temperature and vocabulary change."""
+    """Where coupling is large: confidence, the same token or not, and what temperature and
+    vocabulary change.
+    """
 
     def describe(map, here) -> str:
         verdict, now = map_verdict(map), here.iloc[0]
         return (
-            f"Here p is {now['p_a']:.2f} and {now['p_b']:.2f}, K is {now['K']:+.3f}, and the rival has "
-            f"{now['rival']:.1%} of the rest. On the whole map: of the cells above half the largest |K|, "
-            f"{verdict['below_half']:.0%} have both tokens below one half; different tokens reach "
-            f"{verdict['other']:.0%} of the same token's largest |K|."
+            f"Here p is {now['p_a']:.2f} and {now['p_b']:.2f}, K is {now['K']:+.3f}, and the rival"
+            f" has {now['rival']:.1%} of the rest. On the whole map: of the cells above half the"
+            f" largest |K|, {verdict['below_half']:.0%} have both tokens below one half; different"
+            f" tokens reach {verdict['other']:.0%} of the same token's largest |K|."
         )
 
     controls = {
@@ -82,30 +91,45 @@ def check_coupling(function) -> None:
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(4, 3, generator=generator, dtype=torch.float64)
     logits = 2 * torch.randn(4, 6, generator=generator, dtype=torch.float64)
-    tokens = torch.tensor([0, 0, 2, 4])  # not the last word, which `one_hot` would miss without its number of classes
+    # not the last word, which `one_hot` would miss without its number of classes
+    tokens = torch.tensor([0, 0, 2, 4])
     right = coupling_kernel(hidden, logits, tokens)
     p, e = logits.softmax(-1), torch.nn.functional.one_hot(tokens, 6).double()
     contexts, scores = hidden @ hidden.T, (e - p) @ (e - p).T
     unit = torch.nn.functional.normalize(hidden, dim=1)
     mistakes = {
-        "this is the hidden states' inner product alone; that of the scores e - p multiplies it.": contexts,
-        "this is the inner product of the scores e - p alone; that of the hidden states multiplies it.": scores,
-        "lengths of hidden states count, too: take their inner product, not the cosine.": unit @ unit.T * scores,
-        "the score is e - p, with the one-hot e; yours seems to have p alone.": contexts * (p @ p.T),
+        "this is the hidden states' inner product alone; that of the scores e - p multiplies it.": (
+            contexts
+        ),
+        "this is the inner product of the scores e - p alone; that of the hidden states multiplies it.": (
+            scores
+        ),
+        "lengths of hidden states count, too: take their inner product, not the cosine.": (
+            unit @ unit.T * scores
+        ),
+        "the score is e - p, with the one-hot e; yours seems to have p alone.": (
+            contexts * (p @ p.T)
+        ),
         "the score is e - p with p the softmax of the logits; yours seems to have e minus the logits.": (
             contexts * ((e - logits) @ (e - logits).T)
         ),
-        "for different tokens K is not 0: p at the other's token pulls against it.": right * (e @ e.T),
+        "for different tokens K is not 0: p at the other's token pulls against it.": (
+            right * (e @ e.T)
+        ),
         "both inner products are right, but they are multiplied, not added.": contexts + scores,
         "the sign is turned around: K_ii is a squared length and so never negative.": -right,
     }
-    praise = "Right: one inner product for the contexts, one for the tokens, and their product for the pair."
+    praise = (
+        "Right: one inner product for the contexts, one for the tokens, and their product for the"
+        " pair."
+    )
     got = answer_of(function, hidden.clone(), logits.clone(), tokens.clone())
     grade(got, right, mistakes, praise, "pair of tokens")
 
 
 def check_rivals(settings: dict | None) -> None:
-    """Check settings of compute_pair with different tokens in which A's step pushes B down 0.9 as hard as A itself up.
+    """Check settings of compute_pair with different tokens in which A's step pushes B down 0.9 as
+    hard as A itself up.
 
     >>> check_rivals({"same": True})
     Not quite: both contexts say the same token here; add same=False.
@@ -128,12 +152,27 @@ def check_rivals(settings: dict | None) -> None:
     elif settings.get("length_a", 1.0) != settings.get("length_b", 1.0):
         print("Not quite: a longer hidden state does it alone here; take length_a = length_b.")
     elif ratio <= -0.9:
-        print(f"Right: K_BA is {ratio:.2f} of K_AA. Different tokens compete as hard as equal ones agree.")
+        print(
+            f"Right: K_BA is {ratio:.2f} of K_AA. Different tokens compete as hard as equal ones"
+            " agree."
+        )
     elif ratio > 0:
-        print(f"Not quite: A's step lifts B here ({ratio:+.2f} of A's own); look at the hidden states' angle.")
+        print(
+            f"Not quite: A's step lifts B here ({ratio:+.2f} of A's own); look at the hidden"
+            " states' angle."
+        )
     elif settings.get("rivalry", 0.0) < 0.5:
-        print(f"Not quite: {ratio:+.2f}; most of the rest goes to words that neither says: which setting moves it?")
+        print(
+            f"Not quite: {ratio:+.2f}; most of the rest goes to words that neither says: which"
+            " setting moves it?"
+        )
     elif cosine < 0.9:
-        print(f"Not quite: {ratio:+.2f}; the rivals compete, but the hidden states share only {cosine:.2f}.")
+        print(
+            f"Not quite: {ratio:+.2f}; the rivals compete, but the hidden states share only"
+            f" {cosine:.2f}."
+        )
     else:
-        print(f"Not quite: {ratio:+.2f}; compare lengths and probabilities of A and B, and the rivalry.")
+        print(
+            f"Not quite: {ratio:+.2f}; compare lengths and probabilities of A and B, and the"
+            " rivalry."
+        )

@@ -1,12 +1,14 @@
-"""Two contexts, one softmax layer: coupling of their tokens through one update, and the tables that explorers draw.
+"""Two contexts, one softmax layer: coupling of their tokens through one update, and the tables that
+explorers draw.
 
 Context i (A or B) reads the word x_i and says the word y_i. Its hidden state and its logits are
 
     h_i = M_i E[x_i]        z_i = (W h_i + c_i) / temperature
 
-M_i and c_i stand for the rest of a network and stay frozen. W, the output layer, is trained; E, the embeddings, may be
-frozen, trained, or the same matrix as W (tied). c_i is chosen so that the probabilities are what the settings say.
-Source of the formulas: arXiv 2605.08666, figure 2 (H2, H4 in the claims); the input side is ours.
+M_i and c_i stand for the rest of a network and stay frozen. W, the output layer, is trained; E, the
+embeddings, may be frozen, trained, or the same matrix as W (tied). c_i is chosen so that the
+probabilities are what the settings say. Source of the formulas: arXiv 2605.08666, figure 2 (H2, H4
+in the claims); the input side is ours.
 """
 
 import math
@@ -23,7 +25,8 @@ from workbook.theory.choices import check_choice, check_range
 from workbook.theory.coupling import BELOW_HALF
 
 WORDS, CONTEXTS = ("so", "now"), ("A", "B")  # what A says, and what B says if not the same
-READS = {"another word": 3, "the word that A reads": 2, "the word that A says": 0}  # what B reads; A reads word 2
+# what B reads; A reads word 2
+READS = {"another word": 3, "the word that A reads": 2, "the word that A says": 0}
 TRAINED = {  # what an update may change, in words
     "output": "output layer only, the proxy",
     "untied": "embeddings too, untied",
@@ -36,7 +39,9 @@ GRID = 10  # cells along a side of the map
 
 @dataclass(frozen=True)
 class Pair:
-    """Two contexts: embeddings (V, D), maps M (2, D, D), reads x (2,), offsets c (2, V), tokens y (2,)."""
+    """Two contexts: embeddings (V, D), maps M (2, D, D), reads x (2,), offsets c (2, V), tokens y
+    (2,).
+    """
 
     embeddings: Float[Tensor, "V D"]
     maps: Float[Tensor, "2 D D"]
@@ -51,11 +56,15 @@ class Pair:
 
     def logps(self, output: Tensor, embeddings: Tensor) -> Float[Tensor, "2 V"]:
         """Log-probabilities with this output layer and these embeddings, both (V, D)."""
-        return ((self.states(embeddings) @ output.T + self.offsets) / self.temperature).log_softmax(-1)
+        return ((self.states(embeddings) @ output.T + self.offsets) / self.temperature).log_softmax(
+            -1
+        )
 
     @property
     def hidden(self) -> Float[Tensor, "2 D"]:
-        """Hidden states over the temperature: dividing logits by it is dividing the output layer's input by it."""
+        """Hidden states over the temperature: dividing logits by it is dividing the output layer's
+        input by it.
+        """
         return self.states(self.embeddings) / self.temperature
 
     @property
@@ -86,10 +95,11 @@ class Pair:
 def distributions(
     p: Float[Tensor, " n"], tokens: Int[Tensor, " n"], vocabulary: int, rivalry: float
 ) -> Float[Tensor, "n V"]:
-    """Build probabilities: row i's token (word 0 or 1) has p_i, the other of both the share rho of 1 - p_i.
+    """Build probabilities: row i's token (word 0 or 1) has p_i, the other of both the share rho of
+    1 - p_i.
 
-    rho = rivalry + (1 - rivalry) / (V - 1); all other words share the remainder evenly. rivalry 0 spreads 1 - p_i
-    evenly, 1 would give all of it to the rival.
+    rho = rivalry + (1 - rivalry) / (V - 1); all other words share the remainder evenly. rivalry 0
+    spreads 1 - p_i evenly, 1 would give all of it to the rival.
 
     >>> distributions(torch.tensor([0.4]), torch.tensor([0]), 4, 0.0)
     tensor([[0.4000, 0.2000, 0.2000, 0.2000]])
@@ -115,14 +125,18 @@ def make_pair(
     width: int = 2,
     seed: int = 0,
 ) -> Pair:
-    """Build two contexts with these probabilities (at temperature 1), angle (degrees) and lengths of hidden states.
+    """Build two contexts with these probabilities (at temperature 1), angle (degrees) and lengths
+    of hidden states.
 
-    same: B says the word that A says.  rivalry: see `distributions`.  b_reads: a key of READS.  width, seed: D, and of
-    the random embeddings, whose rows are unit vectors.  Double precision.  ValueError for a setting out of range.
+    same: B says the word that A says.  rivalry: see `distributions`.  b_reads: a key of READS.
+    width, seed: D, and of the random embeddings, whose rows are unit vectors.  Double precision.
+    ValueError for a setting out of range.
     """
     check_range(0, 1, closed=False, p_a=p_a, p_b=p_b)
     if not (isinstance(vocabulary, int) and vocabulary >= 4):
-        raise ValueError(f"vocabulary={vocabulary} is too small: it must be a whole number of words, 4 or more.")
+        raise ValueError(
+            f"vocabulary={vocabulary} is too small: it must be a whole number of words, 4 or more."
+        )
     if not 0 <= rivalry < 1:
         raise ValueError(f"rivalry={rivalry} is out of range: it must be 0 or more and below 1.")
     check_range(0, math.inf, closed=False, temperature=temperature)
@@ -136,7 +150,8 @@ def make_pair(
     wanted[0, 0] = 1.0
     wanted[1, 0], wanted[1, 1] = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     maps = []
-    for read, end in zip(reads, wanted, strict=True):  # M reflects the embedding that is read onto the direction wanted
+    # M reflects the embedding that is read onto the direction wanted
+    for read, end in zip(reads, wanted, strict=True):
         axis = embeddings[read] - end
         size = axis @ axis
         turn = 2 * torch.outer(axis, axis) / size if size > 1e-24 else 0
@@ -144,17 +159,24 @@ def make_pair(
     lengths = torch.tensor([length_a, length_b], dtype=torch.float64)
     p = distributions(torch.tensor([p_a, p_b], dtype=torch.float64), tokens, vocabulary, rivalry)
     offsets = p.log() - lengths[:, None] * wanted @ embeddings.T
-    return Pair(embeddings, lengths[:, None, None] * torch.stack(maps), reads, offsets, tokens, temperature)
+    return Pair(
+        embeddings, lengths[:, None, None] * torch.stack(maps), reads, offsets, tokens, temperature
+    )
 
 
-def real_step(pair: Pair, advantages: Float[Tensor, " 2"], lr: float, trained: str = "output") -> Float[Tensor, " 2"]:
-    """Take one real step, autograd and torch.optim.SGD on -sum A logp; return logp after minus before (2,).
+def real_step(
+    pair: Pair, advantages: Float[Tensor, " 2"], lr: float, trained: str = "output"
+) -> Float[Tensor, " 2"]:
+    """Take one real step, autograd and torch.optim.SGD on -sum A logp; return logp after minus
+    before (2,).
 
     trained: "output" W alone, "untied" W and E as two matrices, "tied" one matrix that is both.
     """
     check_choice("trained", trained, tuple(TRAINED))
     output = pair.embeddings.clone().requires_grad_()
-    embeddings = output if trained == "tied" else pair.embeddings.clone().requires_grad_(trained == "untied")
+    embeddings = (
+        output if trained == "tied" else pair.embeddings.clone().requires_grad_(trained == "untied")
+    )
     optimizer = torch.optim.SGD([output, embeddings] if trained == "untied" else [output], lr=lr)
     before = pair.token_values(pair.logps(output, embeddings))
     (-(advantages * before).sum()).backward()
@@ -166,31 +188,47 @@ def real_step(pair: Pair, advantages: Float[Tensor, " 2"], lr: float, trained: s
 def coupling_parts(pair: Pair) -> dict[str, Float[Tensor, "2 2"]]:
     """Split the coupling <grad logp_i, grad logp_j> of one tied matrix into three parts.
 
-    With r = (e - p) / temperature, v_i = M_i' W' r_i the gradient at the embedding that i reads, and h undivided:
+    With r = (e - p) / temperature, v_i = M_i' W' r_i the gradient at the embedding that i reads,
+    and h undivided:
 
-    - output × output: <h_i, h_j> <r_i, r_j>, which is K; all that there is if the output layer alone is trained
+    - output × output: <h_i, h_j> <r_i, r_j>, which is K; all that there is if the output layer
+    alone is trained
     - input × input: [x_i = x_j] <v_i, v_j>; added if the embeddings are trained, too, tied or not
     - input × output: r_i[x_j] <h_i, v_j> + r_j[x_i] <h_j, v_i>; added if both are one matrix
     """
-    at_input = ((pair.scores / pair.temperature @ pair.embeddings).unsqueeze(1) @ pair.maps).squeeze(1)  # v, (2, D)
+    # v, (2, D)
+    at_input = (
+        (pair.scores / pair.temperature @ pair.embeddings).unsqueeze(1) @ pair.maps
+    ).squeeze(1)
     crossed = pair.scores[:, pair.reads] * (pair.hidden @ at_input.T)
     same_read = pair.reads[:, None] == pair.reads
-    return dict(zip(PARTS, (pair.kernel, same_read * (at_input @ at_input.T), crossed + crossed.T), strict=True))
+    return dict(
+        zip(
+            PARTS,
+            (pair.kernel, same_read * (at_input @ at_input.T), crossed + crossed.T),
+            strict=True,
+        )
+    )
 
 
 # --- tables
 
 
-def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float = 0.5, **settings) -> dict:
-    """Tabulate one SGD step on the output layer, predicted and real: tables moves, kernel, coordinates.
+def compute_pair(
+    advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float = 0.5, **settings
+) -> dict:
+    """Tabulate one SGD step on the output layer, predicted and real: tables moves, kernel,
+    coordinates.
 
-    settings: of `make_pair`.  moves: dlogp (nats) of both tokens by SOURCES.  kernel: K.  coordinates: what the words
-    contribute to <e_A - p_A, e_B - p_B>.
+    settings: of `make_pair`.  moves: dlogp (nats) of both tokens by SOURCES.  kernel:
+    K.  coordinates: what the words contribute to <e_A - p_A, e_B - p_B>.
     """
     pair = make_pair(**settings)
     advantages = torch.tensor([advantage_a, advantage_b], dtype=torch.float64)
     layer = pair.hidden, pair.logits, pair.tokens, advantages, lr
-    steps = [predicted_delta_logp(*layer, order) for order in ("first", "exact")] + [real_step(pair, advantages, lr)]
+    steps = [predicted_delta_logp(*layer, order) for order in ("first", "exact")] + [
+        real_step(pair, advantages, lr)
+    ]
     moves = [
         (f"{context}, {source}", f"{context}'s “{WORDS[token]}”", source, float(step[i]))
         for i, (context, token) in enumerate(zip(CONTEXTS, pair.tokens, strict=True))
@@ -201,7 +239,9 @@ def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float =
         "word": (f"“{WORDS[0]}”", f"“{WORDS[1]}”", "all other words"),
         "product": [float(part) for part in (products[0], products[1], products[2:].sum())],
     }
-    couplings = [(CONTEXTS[i], f"step on {CONTEXTS[j]}", float(kernel[i, j])) for i in (0, 1) for j in (0, 1)]
+    couplings = [
+        (CONTEXTS[i], f"step on {CONTEXTS[j]}", float(kernel[i, j])) for i in (0, 1) for j in (0, 1)
+    ]
     return {
         "moves": pd.DataFrame(moves, columns=["row", "token", "source", "dlogp"]),
         "kernel": pd.DataFrame(couplings, columns=["moved", "by", "K"]),
@@ -218,31 +258,45 @@ def compute_map(
     rivalry: float = 0.0,
     temperature: float = 1.0,
 ) -> dict:
-    """Tabulate K_AB over both probabilities, for same and different tokens: tables map, and here (the one setting).
+    """Tabulate K_AB over both probabilities, for same and different tokens: tables map, and here
+    (the one setting).
 
-    Hidden states have length 1. The map's axes are probabilities at the temperature; p_a and p_b are at temperature 1.
+    Hidden states have length 1. The map's axes are probabilities at the temperature; p_a and p_b
+    are at temperature 1.
     """
-    pair = make_pair(p_a, p_b, angle, same=same, vocabulary=vocabulary, rivalry=rivalry, temperature=temperature)
-    tempered = distributions(torch.tensor([0.5], dtype=torch.float64), torch.tensor([0]), vocabulary, rivalry)
+    pair = make_pair(
+        p_a, p_b, angle, same=same, vocabulary=vocabulary, rivalry=rivalry, temperature=temperature
+    )
+    tempered = distributions(
+        torch.tensor([0.5], dtype=torch.float64), torch.tensor([0]), vocabulary, rivalry
+    )
     tempered = tempered[0, 1:].pow(1 / temperature)  # how the rest is shared does not depend on p
     share = float(tempered[0] / tempered.sum())
     p = (torch.arange(GRID, dtype=torch.float64) + 0.5) / GRID
-    tokens = torch.tensor([0, 0, 1]).repeat_interleave(GRID)  # A, B with the same token, B with the other one
-    logits = distributions(p.repeat(3), tokens, vocabulary, (share * (vocabulary - 1) - 1) / (vocabulary - 2)).log()
+    # A, B with the same token, B with the other one
+    tokens = torch.tensor([0, 0, 1]).repeat_interleave(GRID)
+    logits = distributions(
+        p.repeat(3), tokens, vocabulary, (share * (vocabulary - 1) - 1) / (vocabulary - 2)
+    ).log()
     hidden = pair.hidden[[0, 1, 1]].repeat_interleave(GRID, 0)
     kernel = coupling_kernel(hidden, logits, tokens)[:GRID, GRID:]  # (GRID, 2 GRID)
     a, b = (axis.flatten().tolist() for axis in torch.meshgrid(p, p.repeat(2), indexing="ij"))
     table = pd.DataFrame({"p_a": a, "p_b": b, "K": kernel.flatten().tolist()})
     table["token"] = (["same"] * GRID + ["different"] * GRID) * GRID
     here = dict(zip(("p_a", "p_b"), pair.probabilities.tolist(), strict=True))
-    here |= {"token": "same" if same else "different", "K": float(pair.kernel[0, 1]), "rival": share}
+    here |= {
+        "token": "same" if same else "different",
+        "K": float(pair.kernel[0, 1]),
+        "rival": share,
+    }
     return {"map": table, "here": pd.DataFrame([here])}
 
 
 def map_verdict(table: pd.DataFrame) -> dict[str, float]:
     """Sum up H2 on a map, in two numbers between 0 and 1.
 
-    below_half: of the cells with |K| above half the largest, the share in which both tokens lie below one half.
+    below_half: of the cells with |K| above half the largest, the share in which both tokens lie
+    below one half.
     other: the largest |K| of different tokens over the largest of the same token.
     """
     size, same = np.abs(table["K"].to_numpy()), (table["token"] == "same").to_numpy()
@@ -255,13 +309,17 @@ def map_verdict(table: pd.DataFrame) -> dict[str, float]:
 
 
 def compute_learning_rates(lrs, advantages=(1.0, -1.0), **settings) -> pd.DataFrame:
-    """Tabulate lr, token, first, exact and kl (nats): exact = first - KL(old || new), whatever the step."""
+    """Tabulate lr, token, first, exact and kl (nats): exact = first - KL(old || new), whatever the
+    step.
+    """
     pair, advantages = make_pair(**settings), torch.tensor(advantages, dtype=torch.float64)
     gradient = advantages[:, None] * pair.scores  # of the logits, (2, V)
     rows = []
     for lr in lrs:
         layer = pair.hidden, pair.logits, pair.tokens, advantages, lr
-        first, exact = (predicted_delta_logp(*layer, order).tolist() for order in ("first", "exact"))
+        first, exact = (
+            predicted_delta_logp(*layer, order).tolist() for order in ("first", "exact")
+        )
         after = (pair.logits + lr * pair.hidden @ pair.hidden.T @ gradient).log_softmax(-1)
         kl = kl_drift(after, pair.logits - after).tolist()  # of the old policy from the new one
         rows += [(float(lr), CONTEXTS[i], first[i], exact[i], kl[i]) for i in (0, 1)]

@@ -1,7 +1,9 @@
-"""What cancels, what teaches: pairs of pushes, masks by sharing, the dial of opposition, and a world without coupling.
+"""What cancels, what teaches: pairs of pushes, masks by sharing, the dial of opposition, and a
+world without coupling.
 
-The book's question, in experiments that could come out either way: does cancellation turn one reward per rollout into
-credit per token? `by_hand` computes what each deciding number must be with and without credit, in a case that can be.
+The book's question, in experiments that could come out either way: does cancellation turn one
+reward per rollout into credit per token? `by_hand` computes what each deciding number must be with
+and without credit, in a case that can be.
 """
 
 from workbook.places import lazy_names

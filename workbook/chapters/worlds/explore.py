@@ -1,4 +1,6 @@
-"""Chapters 04 and 07: worlds under their dials, and rules in a world, run now over what was measured there."""
+"""Chapters 04 and 07: worlds under their dials, and rules in a world, run now over what was
+measured there.
+"""
 
 import json
 import random
@@ -26,38 +28,82 @@ from workbook.views.live_study import LiveStudy, live_curve
 from workbook.views.style import ACCENT, SERIES, describe_rows, finish
 
 TEXTS, WRONG = ("the right chain", "a demonstration that errs"), "result whose likeliest is wrong"
-CLASSES = {"result": "#c6bbeb", WRONG: "#f3a6a0", "style": "#b7e0a5", "template": "#e3d3d0", "copy": "#ecd9f1"}
-STARTS = {"value": "value", "greedy": "value of likeliest words", "wrong_modes": "wrong modes", "mixed": "mixed groups"}
-REWARDS = {"answer": {}, "each step": {"reward_by": "steps"}, "four of five answers": {"false_negative_rate": 0.2}}
+CLASSES = {
+    "result": "#c6bbeb",
+    WRONG: "#f3a6a0",
+    "style": "#b7e0a5",
+    "template": "#e3d3d0",
+    "copy": "#ecd9f1",
+}
+STARTS = {
+    "value": "value",
+    "greedy": "value of likeliest words",
+    "wrong_modes": "wrong modes",
+    "mixed": "mixed groups",
+}
+REWARDS = {
+    "answer": {},
+    "each step": {"reward_by": "steps"},
+    "four of five answers": {"false_negative_rate": 0.2},
+}
 LINE, TRIES = 12, 200  # words of a line, demonstrations until one errs
 
 
-def compute_world(prompt: int = 0, reward: str = "answer", steps: int = 4, **dials) -> dict[str, pd.DataFrame]:
-    """A prompt in a world of these levels: its right chain and a wrong demonstration, with the demonstrator's values.
+def compute_world(
+    prompt: int = 0, reward: str = "answer", steps: int = 4, **dials
+) -> dict[str, pd.DataFrame]:
+    """A prompt in a world of these levels: its right chain and a wrong demonstration, with the
+    demonstrator's values.
 
-    reward: of REWARDS.  dials: more fields of `Chain`, whose ValueErrors these are.  Tables: words, a row per word of
-    both TEXTS; start, t intervals of STARTS over the policies that are committed for these levels.
+    reward: of REWARDS.  dials: more fields of `Chain`, whose ValueErrors these are.  Tables: words,
+    a row per word of both TEXTS; start, t intervals of STARTS over the policies that are committed
+    for these levels.
     """
-    task, rng, rows = Chain(operands=steps + 1, **dials, **REWARDS[reward]), random.Random(prompt), []
+    task, rng, rows = (
+        Chain(operands=steps + 1, **dials, **REWARDS[reward]),
+        random.Random(prompt),
+        [],
+    )
     asked = task.dataset(1, prompt)["prompt"][0]
-    right, shifts = task.render(asked, task.some_styles(asked, 1, rng)[0]), task._shifts(*task._parse(asked))
+    right, shifts = (
+        task.render(asked, task.some_styles(asked, 1, rng)[0]),
+        task._shifts(*task._parse(asked)),
+    )
     written = (task.demonstrate(asked, rng) for _ in range(TRIES))
     wrong = next((text for text in written if task.stated(text) != task.stated(right)), right)
     for name, text in zip(TEXTS, (right, wrong), strict=True):
         value, line, place = task.to_come(asked), 0, -1
-        known = zip(task.parsed(text), task.annotate(asked, task.solve(asked), text.split()), strict=True)
+        known = zip(
+            task.parsed(text), task.annotate(asked, task.solve(asked), text.split()), strict=True
+        )
         for position, ((word, slot), (_, credit)) in enumerate(known, 1):
             line, place = (line + 1, 0) if word == ";" or place == LINE - 1 else (line, place + 1)
-            kind, value = WRONG if slot.field == "result" and shifts[slot.step] else slot.category, value + credit
+            kind, value = (
+                WRONG if slot.field == "result" and shifts[slot.step] else slot.category,
+                value + credit,
+            )
             rows.append((name, position, word, kind, credit, value, line, place))
-    levels = [name for name, world in worlds().items() if world.made() == task and len(world_start(name))]
-    start = [(name, STARTS[one], *t_interval(world_start(name)[one])) for name in levels for one in STARTS]
-    words = pd.DataFrame(rows, columns=["text", "position", "word", "class", "credit", "value", "line", "place"])
-    return {"words": words, "start": pd.DataFrame(start, columns=["world", "measure", "mean", "low", "high"])}
+    levels = [
+        name for name, world in worlds().items() if world.made() == task and len(world_start(name))
+    ]
+    start = [
+        (name, STARTS[one], *t_interval(world_start(name)[one]))
+        for name in levels
+        for one in STARTS
+    ]
+    words = pd.DataFrame(
+        rows, columns=["text", "position", "word", "class", "credit", "value", "line", "place"]
+    )
+    return {
+        "words": words,
+        "start": pd.DataFrame(start, columns=["world", "measure", "mean", "low", "high"]),
+    }
 
 
 def world_start(name: str) -> pd.DataFrame:
-    """The starts of a world's units, as `describe_start` describes them, a row each; empty while there are none."""
+    """The starts of a world's units, as `describe_start` describes them, a row each; empty while
+    there are none.
+    """
     path = data_path("worlds", name, "members.json")
     members = json.loads(path.read_text(encoding="utf-8"))["members"] if path.exists() else []
     return pd.DataFrame([one["start"] for one in members if one["role"] == "unit"])
@@ -68,14 +114,37 @@ def world_chart(words: pd.DataFrame, start: pd.DataFrame):
     color = alt.Color("class:N", legend=alt.Legend(orient="bottom", title=None, labelLimit=300))
     color = color.scale(domain=[*CLASSES], range=[*CLASSES.values()])
     grid = alt.X("place:O", axis=None), alt.Y("line:O", axis=None), color, "word:N"
-    look = {"shown": ["word", "class", "credit", "value"], "width": alt.Step(50), "height": alt.Step(20)}
-    texts = [cells(words, *grid, title=name, **look).transform_filter(alt.datum.text == name) for name in TEXTS]
+    look = {
+        "shown": ["word", "class", "credit", "value"],
+        "width": alt.Step(50),
+        "height": alt.Step(20),
+    }
+    texts = [
+        cells(words, *grid, title=name, **look).transform_filter(alt.datum.text == name)
+        for name in TEXTS
+    ]
     value = alt.Y("value:Q", title="expected reward").scale(domain=[0, 1])
-    look = {"points": False, "spread": None, "names": TEXTS, "colors": SERIES[::3], "width": 250, "height": 130}
-    path = series(words, alt.X("position:Q", title="words"), value, "text", title="Value along the words", **look)
+    look = {
+        "points": False,
+        "spread": None,
+        "names": TEXTS,
+        "colors": SERIES[::3],
+        "width": 250,
+        "height": 130,
+    }
+    path = series(
+        words,
+        alt.X("position:Q", title="words"),
+        value,
+        "text",
+        title="Value along the words",
+        **look,
+    )
     measure = alt.Y("measure:N", title=None).scale(domain=[*STARTS.values()]).axis(labelLimit=200)
     share = alt.X("mean:Q", title="reward, or share").scale(domain=[0, 1])
-    begun = forest(start, measure, share, number=".2f", width=150, title="The start of ten policies")
+    begun = forest(
+        start, measure, share, number=".2f", width=150, title="The start of ten policies"
+    )
     return panels(
         [alt.vconcat(*texts), alt.hconcat(path, begun, spacing=20)],
         "A prompt in this world, and what its demonstrator makes of it",
@@ -86,7 +155,9 @@ def world_chart(words: pd.DataFrame, start: pd.DataFrame):
 
 
 def explore_world() -> Explorer:
-    """The chain's dials on one prompt: right chain, wrong demonstration, values, and the start of such a world."""
+    """The chain's dials on one prompt: right chain, wrong demonstration, values, and the start of
+    such a world.
+    """
     controls = {
         "prompt": slider(3, 0, 19, 1, "number of the prompt"),
         "reward": menu("answer", [*REWARDS], "reward for"),
@@ -111,10 +182,14 @@ def explore_world() -> Explorer:
     return Explorer(compute_world, world_chart, controls, describe, presets=presets)
 
 
-def compute_walk(prompt: int = 0, way: int = 0, wrong_modes: float = 0.0, error_rate: float = 0.35) -> dict:
-    """A graph unrolled from its start, the demonstrator's exact value at each node and step, and a way through it.
+def compute_walk(
+    prompt: int = 0, way: int = 0, wrong_modes: float = 0.0, error_rate: float = 0.35
+) -> dict:
+    """A graph unrolled from its start, the demonstrator's exact value at each node and step, and a
+    way through it.
 
-    way: 0 the shortest right one, else the number of a demonstration.  Tables: nodes and edges, by step.
+    way: 0 the shortest right one, else the number of a demonstration.  Tables: nodes and edges, by
+    step.
     """
     task = Walk(error_rate=error_rate, wrong_modes=wrong_modes)
     asked, nodes, edges = task.dataset(1, prompt)["prompt"][0], {}, {}
@@ -122,27 +197,49 @@ def compute_walk(prompt: int = 0, way: int = 0, wrong_modes: float = 0.0, error_
     *_, start = asked.split()
     for prefix in (prefix for prefix in task.prefixes(asked) if END not in prefix):
         path, onward = [start, *prefix], task.next_words(asked, prefix)
-        nodes[len(prefix), path[-1]] = task.value(asked, prefix), "goal" if END in onward else "" if onward else "end"
+        nodes[len(prefix), path[-1]] = (
+            task.value(asked, prefix),
+            "goal" if END in onward else "" if onward else "end",
+        )
         edges |= {(len(prefix) - 1, path[-2], len(prefix), path[-1]): False} if prefix else {}
     edges |= {(k, a, k + 1, b): True for k, (a, b) in enumerate(pairwise([start, *words]))}
-    nodes = pd.DataFrame([(*at, *what) for at, what in nodes.items()], columns=["step", "node", "value", "end"])
-    edges = [dict(zip(("step", "node", "step2", "node2"), at, strict=True), taken=on) for at, on in edges.items()]
+    nodes = pd.DataFrame(
+        [(*at, *what) for at, what in nodes.items()], columns=["step", "node", "value", "end"]
+    )
+    edges = [
+        dict(zip(("step", "node", "step2", "node2"), at, strict=True), taken=on)
+        for at, on in edges.items()
+    ]
     return {"nodes": nodes, "edges": pd.DataFrame(edges)}
 
 
 def walk_chart(nodes: pd.DataFrame, edges: pd.DataFrame) -> alt.LayerChart:
     """Nodes by step with their values, and the edges between them, those of the way thick."""
-    x = alt.X("step:Q", title="words written").scale(nice=False, padding=24).axis(tickMinStep=1, grid=False)
+    x = (
+        alt.X("step:Q", title="words written")
+        .scale(nice=False, padding=24)
+        .axis(tickMinStep=1, grid=False)
+    )
     y, on = alt.Y("node:N", title=None), alt.when("datum.taken")
-    width, ink = (on.then(alt.value(a)).otherwise(alt.value(b)) for a, b in ((4, 1), (ACCENT, "#bbbbbb")))
-    dots, shade = alt.Chart(nodes).encode(x=x, y=y), alt.Scale(domain=[0, 1], range=["#eeece7", "#63b5a5"])
+    width, ink = (
+        on.then(alt.value(a)).otherwise(alt.value(b)) for a, b in ((4, 1), (ACCENT, "#bbbbbb"))
+    )
+    dots, shade = (
+        alt.Chart(nodes).encode(x=x, y=y),
+        alt.Scale(domain=[0, 1], range=["#eeece7", "#63b5a5"]),
+    )
     layers = [
-        alt.Chart(edges).mark_rule().encode(x=x, y=y, x2="step2:Q", y2="node2:N", size=width, color=ink),
+        alt.Chart(edges)
+        .mark_rule()
+        .encode(x=x, y=y, x2="step2:Q", y2="node2:N", size=width, color=ink),
         dots.mark_circle(size=900, opacity=1).encode(color=alt.Color("value:Q", scale=shade)),
         dots.mark_text().encode(text=alt.Text("value:Q", format=".2f")),
         dots.mark_text(dy=23).encode(text="end:N"),
     ]
-    note = "each node where it can be reached, with the demonstrator's expected reward there; thick: one way"
+    note = (
+        "each node where it can be reached, with the demonstrator's expected reward there; thick:"
+        " one way"
+    )
     described = describe_rows(nodes, "step", "node", value="value", form=".2f")
     return finish(alt.layer(*layers), "Ways through a graph", note, described, height=alt.Step(46))
 
@@ -159,8 +256,11 @@ def explore_walk() -> Explorer:
 
 
 def measure_rules(world: str = "world:third", lr: float = 1e-3, number: int = 0) -> Iterator[tuple]:
-    """Train one of a world's policies by each rule of SHOWN: thousands of sampled tokens, rule, exact value."""
-    study = import_module("workbook.studies.worlds.study")  # with the training loop, which is loaded when a run begins
+    """Train one of a world's policies by each rule of SHOWN: thousands of sampled tokens, rule,
+    exact value.
+    """
+    # with the training loop, which is loaded when a run begins
+    study = import_module("workbook.studies.worlds.study")
     bench = study.Bench(world, number)
     for arm in progress(SHOWN, "rules"):
         for row in study.run_arm(bench, arm, lr).itertuples():
@@ -168,26 +268,57 @@ def measure_rules(world: str = "world:third", lr: float = 1e-3, number: int = 0)
 
 
 def measured_rules(world: str) -> pd.DataFrame:
-    """The curves of a world's ten policies, each rule at its own rate; until they are measured, where they start."""
+    """The curves of a world's ten policies, each rule at its own rate; until they are measured,
+    where they start.
+    """
     with suppress(NotMeasured):
-        return map_table({world: load_measured("worlds", world, "runs")}).rename(columns={"rule": "series"})
+        return map_table({world: load_measured("worlds", world, "runs")}).rename(
+            columns={"rule": "series"}
+        )
     start = t_interval(world_start(world_name(world))["value"])._asdict()
-    return pd.DataFrame([{"series": NAMES[arm], "tokens": 0.0, **start, "units": 10} for arm in SHOWN])
+    return pd.DataFrame(
+        [{"series": NAMES[arm], "tokens": 0.0, **start, "units": 10} for arm in SHOWN]
+    )
 
 
 def live_rules(world: str = "world:third") -> LiveStudy:
-    """A run of the reader's own in a world that they choose, over the measured curves of its ten policies."""
+    """A run of the reader's own in a world that they choose, over the measured curves of its ten
+    policies.
+    """
     controls = {
-        "world": menu(world, [(world_name(s), s) for s in WORLD_SCALES if len(world_start(world_name(s)))], "world"),
+        "world": menu(
+            world,
+            [(world_name(s), s) for s in WORLD_SCALES if len(world_start(world_name(s)))],
+            "world",
+        ),
         "lr": log_slider(1e-3, -4.5, -2, "learning rate"),
         "number": slider(0, 0, 9, 1, "policy of the world"),
     }
     names = [NAMES[arm] for arm in SHOWN]
-    now, look = [f"{name}, now" for name in names], {"colors": SERIES[:4] * 2, "dash": None, "legend": {"columns": 4}}
-    look |= {"names": [*names, *now], "shapes": ["circle"] * 4 + ["diamond"] * 4, "scale": {"domain": [0, 1]}}
-    look |= {"x_title": "sampled tokens, thousands", "y_title": "exact value, held-out prompts", "follows": True}
-    look |= {"title": "Four rules in one world: its ten policies, and a run of one of them now", "log2": False}
-    look |= {"subtitle": "circles, 95 % t intervals: ten policies (unmeasured worlds: their start); diamonds: now"}
+    now, look = (
+        [f"{name}, now" for name in names],
+        {"colors": SERIES[:4] * 2, "dash": None, "legend": {"columns": 4}},
+    )
+    look |= {
+        "names": [*names, *now],
+        "shapes": ["circle"] * 4 + ["diamond"] * 4,
+        "scale": {"domain": [0, 1]},
+    }
+    look |= {
+        "x_title": "sampled tokens, thousands",
+        "y_title": "exact value, held-out prompts",
+        "follows": True,
+    }
+    look |= {
+        "title": "Four rules in one world: its ten policies, and a run of one of them now",
+        "log2": False,
+    }
+    look |= {
+        "subtitle": (
+            "circles, 95 % t intervals: ten policies (unmeasured worlds: their start);"
+            " diamonds: now"
+        )
+    }
     look["presets"] = {
         "another policy": {"number": 1},
         "half the rate": {"lr": 5e-4},

@@ -1,8 +1,9 @@
-"""Claims of chapter 08: how mini-batches are cut (H11, H12, H13), against shuffled ones, which are TRL's default.
+"""Claims of chapter 08: how mini-batches are cut (H11, H12, H13), against shuffled ones, which are
+TRL's default.
 
-Everything that a number is judged by stands in the registrations of batch_composition and, for mini-batches of one
-prompt's worth, of batch_one_prompt; a unit's number is one arm minus the shuffled arm of the same policy, prompts,
-level and matching.
+Everything that a number is judged by stands in the registrations of batch_composition and, for
+mini-batches of one prompt's worth, of batch_one_prompt; a unit's number is one arm minus the
+shuffled arm of the same policy, prompts, level and matching.
 """
 
 from functools import partial
@@ -14,37 +15,61 @@ from workbook.studies.batching.study import against_shuffled, ends
 from workbook.studies.record import Tables
 
 STUDY, ONE_PROMPT = "batch_composition", "batch_one_prompt"
-LEVEL, SMALL = 8, 2  # prompts' worth of rollouts in a mini-batch: of the primary outcomes, and of a control
+# prompts' worth of rollouts in a mini-batch: of the primary outcomes, and of a control
+LEVEL, SMALL = 8, 2
 
 
 def difference(
-    tables: Tables, order: str, outcome: str = "value", level: int = LEVEL, matched: bool = True, study: str = STUDY
+    tables: Tables,
+    order: str,
+    outcome: str = "value",
+    level: int = LEVEL,
+    matched: bool = True,
+    study: str = STUDY,
 ) -> pd.Series:
-    """What an order adds to an outcome, minus shuffled, one number per unit; NaN where a run of the pair collapsed."""
+    """What an order adds to an outcome, minus shuffled, one number per unit; NaN where a run of the
+    pair collapsed.
+    """
     runs = ends(tables[f"{study}/curves"])
-    pairs = against_shuffled(runs, outcome).query("order == @order and level == @level and matched == @matched")
+    pairs = against_shuffled(runs, outcome).query(
+        "order == @order and level == @level and matched == @matched"
+    )
     units = runs.query("order == @order and level == @level and matched == @matched")["seed"]
     return pairs.set_index("seed")["difference"].reindex(sorted(units))
 
 
 def batch_size(tables: Tables) -> pd.Series:
-    """Positive control: what half as many prompts a step, hence twice as many steps, add to the value."""
+    """Positive control: what half as many prompts a step, hence twice as many steps, add to the
+    value.
+    """
     half, whole = (ends(tables[f"{STUDY}/{name}"]) for name in ("control", "curves"))
     whole = whole.query("order == 'shuffled' and level == @LEVEL and matched")
     half, whole = (runs.set_index("seed") for runs in (half, whole))
-    return (half["value"] - whole["value"]).where((half["collapsed"] == 0) & (whole["collapsed"] == 0))
+    return (half["value"] - whole["value"]).where(
+        (half["collapsed"] == 0) & (whole["collapsed"] == 0)
+    )
 
 
 def opposition(tables: Tables, level: int = LEVEL) -> pd.Series:
-    """Mean cosine between the gradients of a step's two signs in shuffled runs that did not collapse, per unit."""
-    runs = ends(tables[f"{STUDY}/curves"]).query("order == 'shuffled' and level == @level and matched")
+    """Mean cosine between the gradients of a step's two signs in shuffled runs that did not
+    collapse, per unit.
+    """
+    runs = ends(tables[f"{STUDY}/curves"]).query(
+        "order == 'shuffled' and level == @level and matched"
+    )
     return runs.set_index("seed")["sign_cosine"].where(runs.set_index("seed")["collapsed"] == 0)
 
 
-def less_cancelled(tables: Tables, strategy: str, tokens: str = "all", outcome: str = "in_step") -> Interval:
-    """The outcome before training under a strategy minus that under shuffled mini-batches, over seeds and orders."""
+def less_cancelled(
+    tables: Tables, strategy: str, tokens: str = "all", outcome: str = "in_step"
+) -> Interval:
+    """The outcome before training under a strategy minus that under shuffled mini-batches, over
+    seeds and orders.
+    """
     table = tables["minibatches/steps"].query("tokens == @tokens")
-    wide = table.pivot_table(index=["seed", "group"], columns="strategy", values=outcome).reset_index()
+    wide = table.pivot_table(
+        index=["seed", "group"], columns="strategy", values=outcome
+    ).reset_index()
     return nested_mean(wide.assign(less=wide[strategy] - wide["shuffled"]), "less")
 
 

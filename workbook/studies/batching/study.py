@@ -1,13 +1,15 @@
-"""Who shares an optimizer step, as a curve: prompts per mini-batch x order, under AdamW, paired by policy and seed.
+"""Who shares an optimizer step, as a curve: prompts per mini-batch x order, under AdamW, paired by
+policy and seed.
 
     level      prompts' worth of rollouts in a mini-batch: 32 is the whole generation batch in one step
     order      one of `theory.batching.STRATEGIES`
     matched    whether every mini-batch's gradient is rescaled to one length, so that no order takes longer steps
 
-A unit is a policy of the family with prompts of its own. All arms of a unit begin with the same rollouts, and are read
-on the same held-out prompts, exactly (`probes.values`). `batch_one_prompt` measures level 1, the curve's left end.
-`batch_rates` tunes AdamW's rate for each level on other units, one of them with the family's weakest policy, so that
-nothing collapses, and under shuffled mini-batches alone, so that no other order has a rate made to measure.
+A unit is a policy of the family with prompts of its own. All arms of a unit begin with the same
+rollouts, and are read on the same held-out prompts, exactly (`probes.values`). `batch_one_prompt`
+measures level 1, the curve's left end. `batch_rates` tunes AdamW's rate for each level on other
+units, one of them with the family's weakest policy, so that nothing collapses, and under shuffled
+mini-batches alone, so that no other order has a rate made to measure.
 """
 
 from functools import cache
@@ -22,13 +24,16 @@ from workbook.studies.loop import Loop, Readings, sample_batch, train_in_memory
 from workbook.studies.record import load_measured
 from workbook.theory.batching import STRATEGIES, minibatch_order
 
-PROMPTS, BATCHES, HELD_OUT = 32, 4, 32  # of a generation batch; generation batches; held-out prompts
+# of a generation batch; generation batches; held-out prompts
+PROMPTS, BATCHES, HELD_OUT = 32, 4, 32
 DRAWS = 20  # random orders of each strategy
 EVERY = 2  # generation batches from one reading of the held-out value to the next
-RATES = {2: (5e-5, 1e-4, 2e-4), 8: (1.25e-4, 2.5e-4, 5e-4), 32: (2.5e-4, 5e-4, 1e-3)}  # tried, by level
+# tried, by level
+RATES = {2: (5e-5, 1e-4, 2e-4), 8: (1.25e-4, 2.5e-4, 5e-4), 32: (2.5e-4, 5e-4, 1e-3)}
 CALM = 0.5  # of the best of them
 FEW = 6  # units that also measure the other levels, and no matching
-SOME = ("shuffled", "query_preserved", "reward_balanced", "sign_partitioned")  # orders at the levels between
+# orders at the levels between
+SOME = ("shuffled", "query_preserved", "reward_balanced", "sign_partitioned")
 COLLAPSED = 0.5  # a run whose exact value ever falls below this share of the start's has collapsed
 ARM = ["level", "order", "matched"]
 
@@ -45,7 +50,9 @@ CONTROL = Arm(4, "shuffled")  # at level 8's rate: half as many prompts a step, 
 
 
 def arms(unit: int) -> list[Arm]:
-    """The runs of a unit: level 8 in all orders; of the first units the other levels, and no matching, too."""
+    """The runs of a unit: level 8 in all orders; of the first units the other levels, and no
+    matching, too.
+    """
     chosen = [Arm(8, order) for order in STRATEGIES]
     if unit < FEW:
         chosen += [Arm(2, order) for order in STRATEGIES]
@@ -57,13 +64,24 @@ def arms(unit: int) -> list[Arm]:
 def loop_of(arm: Arm, lr: float, prompts: int = PROMPTS, batches: int = BATCHES) -> Loop:
     """The loop of an arm at a learning rate."""
     match = "grad_norm" if arm.matched else None
-    return Loop(prompts, batches=batches, minibatches=prompts // arm.level, order=arm.order, lr=lr, match=match)
+    return Loop(
+        prompts,
+        batches=batches,
+        minibatches=prompts // arm.level,
+        order=arm.order,
+        lr=lr,
+        match=match,
+    )
 
 
 def batch_composition_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table curves: a row per arm and generation batch, columns as in `train_in_memory`; control: of `CONTROL`."""
+    """Table curves: a row per arm and generation batch, columns as in `train_in_memory`; control:
+    of `CONTROL`.
+    """
     lr = rates()
-    curves = _runs(bench, [*((arm, lr[arm.level]) for arm in arms(bench.seed)), (CONTROL, lr[8])], EVERY)
+    curves = _runs(
+        bench, [*((arm, lr[arm.level]) for arm in arms(bench.seed)), (CONTROL, lr[8])], EVERY
+    )
     control = curves["level"].eq(CONTROL.level) & curves["lr"].eq(lr[8])
     return {"curves": curves[~control], "control": curves[control]}
 
@@ -80,14 +98,19 @@ def batch_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 
 def _runs(bench: Bench, chosen: list[tuple[Arm, float]], every: int) -> pd.DataFrame:
-    """The curves of some arms at their rates, from the same first rollouts, read on the unit's held-out prompts."""
+    """The curves of some arms at their rates, from the same first rollouts, read on the unit's
+    held-out prompts.
+    """
     policy, task, seed = bench.policy, bench.task, bench.data_seed
     readings = Readings(policy, task, task.dataset(HELD_OUT, bench.held_out_seed)["prompt"])
     loops = [(loop_of(arm, lr), {**arm._asdict(), "lr": lr}) for arm, lr in chosen]
     loop = loops[0][0]
     rows = task.dataset(loop.prompts * loop.batches, seed).select(range(loop.prompts))
     first = sample_batch(policy, task, loop, rows, seed)
-    runs = [train_in_memory(policy, task, loop, seed, readings, every, first).assign(**arm) for loop, arm in loops]
+    runs = [
+        train_in_memory(policy, task, loop, seed, readings, every, first).assign(**arm)
+        for loop, arm in loops
+    ]
     return pd.concat(runs, ignore_index=True)
 
 
@@ -98,16 +121,23 @@ def rates() -> dict[int, float]:
 
 
 def tuned_rates(curves: pd.DataFrame) -> dict[int, float]:
-    """A calm learning rate for each level: half of the best one below any collapse; between levels, geometric means.
+    """A calm learning rate for each level: half of the best one below any collapse; between levels,
+    geometric means.
 
     Raises ValueError if the lowest rate of a level collapsed.
     """
     best = {}
     for level, runs in ends(curves).groupby("level"):
-        by_rate = runs.groupby("lr").agg(collapsed=("collapsed", "max"), value=("value", "mean")).sort_index()
+        by_rate = (
+            runs.groupby("lr")
+            .agg(collapsed=("collapsed", "max"), value=("value", "mean"))
+            .sort_index()
+        )
         sound = by_rate[by_rate["collapsed"].cumsum() == 0]
         if sound.empty:
-            raise ValueError(f"lr={by_rate.index[0]:g} collapsed at level {level}: begin the grid lower.")
+            raise ValueError(
+                f"lr={by_rate.index[0]:g} collapsed at level {level}: begin the grid lower."
+            )
         best[int(level)] = CALM * float(sound["value"].idxmax())
     between = {4: (best[2] * best[8]) ** 0.5, 16: (best[8] * best[32]) ** 0.5}
     return {1: best[2] ** 2 / between[4], **best, **between}
@@ -116,15 +146,19 @@ def tuned_rates(curves: pd.DataFrame) -> dict[int, float]:
 def measured_curves() -> pd.DataFrame:
     """The committed curves of every level.  Raises NotMeasured where there are none."""
     studies = ("batch_one_prompt", "batch_composition")
-    return pd.concat([load_measured(study, "family", "curves") for study in studies], ignore_index=True)
+    return pd.concat(
+        [load_measured(study, "family", "curves") for study in studies], ignore_index=True
+    )
 
 
 def ends(curves: pd.DataFrame) -> pd.DataFrame:
     """One row per run: seed, level, order, matched, lr, and what came of it.
 
-    start, value: exact held-out value before and after training.  area: mean of value over training (trapezoids).
-    jitter: mean |second difference| of value from reading to reading.  collapsed: 1 if value ever fell below half the
-    start's.  sign_cosine, grad_norm, moved, reward: means over the batches.  tax, style_entropy: in the end.
+    start, value: exact held-out value before and after training.  area: mean of value over training
+    (trapezoids).
+    jitter: mean |second difference| of value from reading to reading.  collapsed: 1 if value ever
+    fell below half the start's.  sign_cosine, grad_norm, moved, reward: means over the batches.
+    tax, style_entropy: in the end.
     """
     keys = ["seed", *ARM, "lr"]
     rows = curves.sort_values("batch", kind="stable")
@@ -139,21 +173,27 @@ def ends(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def against_shuffled(runs: pd.DataFrame, outcome: str = "value") -> pd.DataFrame:
-    """Each run's outcome minus that of the shuffled run of its unit, level and matching: columns difference, policy.
+    """Each run's outcome minus that of the shuffled run of its unit, level and matching: columns
+    difference, policy.
 
-    A pair in which either run collapsed is left out, and counted by the outcome "collapsed" alone.  policy: a number of
-    the unit's policy, which three units share; their mean is what is independent.
+    A pair in which either run collapsed is left out, and counted by the outcome "collapsed"
+    alone.  policy: a number of the unit's policy, which three units share; their mean is what is
+    independent.
     """
     keys = ["seed", "level", "matched"]
     shuffled = runs[runs["order"] == "shuffled"].set_index(keys)
     own = runs[runs["order"] != "shuffled"].join(shuffled, on=keys, rsuffix="_shuffled")
     if outcome != "collapsed":
         own = own[(own["collapsed"] == 0) & (own["collapsed_shuffled"] == 0)]
-    return own.assign(difference=own[outcome] - own[f"{outcome}_shuffled"], policy=own["seed"] % len(UNITS))
+    return own.assign(
+        difference=own[outcome] - own[f"{outcome}_shuffled"], policy=own["seed"] % len(UNITS)
+    )
 
 
 def minibatches_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table steps: means over mini-batches of two prompts' worth, a row per strategy, drawn order and tokens."""
+    """Table steps: means over mini-batches of two prompts' worth, a row per strategy, drawn order
+    and tokens.
+    """
     rollouts, rows = bench.rollouts, []
     for tokens, chosen in {"all": None, "shared": shared_words(rollouts)}.items():
         gram = gradient_gram(bench.policy, rollouts, chosen)
@@ -161,7 +201,11 @@ def minibatches_study(bench: Bench) -> dict[str, pd.DataFrame]:
             generator = torch.Generator().manual_seed(bench.seed)
             for draw in range(DRAWS):
                 parts = bench.scale.prompts // 2
-                order = minibatch_order(strategy, rollouts.group_ids, rollouts.advantages, parts, generator)
-                means = cancelled_in_steps(gram, rollouts.advantages, order, parts)[["in_step", "sign_cosine"]].mean()
+                order = minibatch_order(
+                    strategy, rollouts.group_ids, rollouts.advantages, parts, generator
+                )
+                means = cancelled_in_steps(gram, rollouts.advantages, order, parts)[
+                    ["in_step", "sign_cosine"]
+                ].mean()
                 rows.append({"strategy": strategy, "group": draw, "tokens": tokens, **means})
     return {"steps": pd.DataFrame(rows)}

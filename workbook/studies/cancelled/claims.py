@@ -1,4 +1,6 @@
-"""Claims about the cancelled share, ours: what each row measures stands in data/results/pairs/registration.yaml."""
+"""Claims about the cancelled share, ours: what each row measures stands in
+data/results/pairs/registration.yaml.
+"""
 
 from functools import partial
 
@@ -23,7 +25,8 @@ def share(
 ) -> pd.Series:
     """A column of `shares` at one place, one number per unit; NaN where a unit has no such token."""
     rows = tables["cancelled/sums"].query(
-        "kind == @kind and identity == @identity and rewards == @rewards and curve == @curve and size == @size"
+        "kind == @kind and identity == @identity and rewards == @rewards and curve == @curve and"
+        " size == @size"
     )
     return shares(rows).set_index("seed")[column]
 
@@ -34,22 +37,32 @@ def beyond_permuted(tables: Tables, kind: str = "style") -> pd.Series:
 
 
 def cosine(tables: Tables, rollouts: int, tokens: str = "all") -> pd.Series:
-    """Mean cosine of what good and bad rollouts of a prompt push; prompts where a sign pushes nothing are left out."""
-    rows = tables["cancelled/products"].query("tokens == @tokens and rollouts == @rollouts and up2 > 0 and down2 > 0")
+    """Mean cosine of what good and bad rollouts of a prompt push; prompts where a sign pushes
+    nothing are left out.
+    """
+    rows = tables["cancelled/products"].query(
+        "tokens == @tokens and rollouts == @rollouts and up2 > 0 and down2 > 0"
+    )
     return (rows["product"] / np.sqrt(rows["up2"] * rows["down2"])).groupby(rows["seed"]).mean()
 
 
 def noise_free_cosine(tables: Tables) -> pd.Series:
-    """The cosine of all tokens' expected pushes: lengths from products of halves, in which noise has no part."""
+    """The cosine of all tokens' expected pushes: lengths from products of halves, in which noise
+    has no part.
+    """
     rows = tables["cancelled/products"].query("tokens == 'all' and rollouts == @MOST")
     sums = rows.groupby("seed")[["product", "up_lengths", "down_lengths"]].sum()
     return sums["product"] / np.sqrt(sums["up_lengths"] * sums["down_lengths"])
 
 
 def follows_by_rollouts(tables: Tables) -> pd.Series:
-    """Chance of unsure tokens to follow their own sign: one prompt x 512 rollouts minus 64 prompts x 8."""
+    """Chance of unsure tokens to follow their own sign: one prompt x 512 rollouts minus 64 prompts
+    x 8.
+    """
     place = {"kind": "all", "column": "follows", "identity": "any word"}
-    return share(tables, size=MOST, curve="rollouts", **place) - share(tables, size=LAID_OUT, **place)
+    return share(tables, size=MOST, curve="rollouts", **place) - share(
+        tables, size=LAID_OUT, **place
+    )
 
 
 MEASURES = {

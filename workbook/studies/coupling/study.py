@@ -1,9 +1,12 @@
-"""Study mass of chapter 06: where coupling goes by mass (H2), opposite signs (R2), and H3, H4 along real training.
+"""Study mass of chapter 06: where coupling goes by mass (H2), opposite signs (R2), and H3, H4 along
+real training.
 
-The sum of |K| over all pairs of a kind, its *mass*, says where a token's change comes from. On-policy the score's
-expectation is zero, sum_y pi(y) (e_y - pi) = 0: what pairs of the same token add, pairs of different tokens take away.
+The sum of |K| over all pairs of a kind, its *mass*, says where a token's change comes from.
+On-policy the score's expectation is zero, sum_y pi(y) (e_y - pi) = 0: what pairs of the same token
+add, pairs of different tokens take away.
 
-What was registered, and what is judged by it: data/results/dose/registration.yaml, `workbook.studies.coupling.claims`.
+What was registered, and what is judged by it: data/results/dose/registration.yaml,
+`workbook.studies.coupling.claims`.
 """
 
 from itertools import product
@@ -29,7 +32,8 @@ from workbook.theory.coupling import BELOW_HALF, NEARLY_CERTAIN
 
 STEP = 0.03  # nats, root mean square, of the full step that is compared with the output layer's
 PAIR_KIND = ["weights", "same", "where", "signs", "unsure"]
-SIZES = {  # products: prompts, anchors of each.  masked: prompts.  training: steps, every, prompts, rate
+# products: prompts, anchors of each.  masked: prompts.  training: steps, every, prompts, rate
+SIZES = {
     "tiny": {"prompts": 6, "products": (2, 4), "masked": 3, "training": (2, 1, 4, 1e-3)},
     "family": {"prompts": 24, "products": (10, 8), "masked": 8, "training": (40, 4, 16, 1e-3)},
 }
@@ -40,12 +44,17 @@ def mass_study(bench: Bench) -> dict[str, pd.DataFrame]:
     sizes, policy, scale = SIZES[bench.scale.name], bench.policy, bench.scale
     rollouts = bench.sample(sizes["prompts"], bench.data_seed)
     blocks = block_coupling(policy, rollouts, blocks="sign")
-    # at each checkpoint of a run: what moves with a pushing token (H3), and the output layer as a proxy (H4)
+    # at each checkpoint of a run: what moves with a pushing token (H3), and the output layer as a
+    # proxy (H4)
     training, (steps, every, prompts, lr) = [], sizes["training"]
     run = {"every": every, "seed": bench.data_seed, "max_new_tokens": scale.max_new_tokens}
-    for step, trained, batch in along_training(policy, bench.task, steps, prompts, scale.group_size, lr, **run):
+    for step, trained, batch in along_training(
+        policy, bench.task, steps, prompts, scale.group_size, lr, **run
+    ):
         if batch.advantages.any():
-            tables = pd.concat([spillover(trained, batch, sizes["masked"]), proxy_signs(trained, batch)])
+            tables = pd.concat(
+                [spillover(trained, batch, sizes["masked"]), proxy_signs(trained, batch)]
+            )
             training.append(tables.assign(step=step, reward=float(batch.rewards.mean())))
     return {
         "pairs": pair_sums(policy, rollouts, *sizes["products"], seed=bench.seed),
@@ -59,12 +68,15 @@ def mass_study(bench: Bench) -> dict[str, pd.DataFrame]:
 # --- H2 and R2: pairs and mass
 
 
-def pair_sums(policy, rollouts: Rollouts, prompts: int, anchors: int, seed: int = 0) -> pd.DataFrame:
-    """Number of pairs, sum and sum of |.| of their coupling by kind, within prompts; same-context pairs are there.
+def pair_sums(
+    policy, rollouts: Rollouts, prompts: int, anchors: int, seed: int = 0
+) -> pd.DataFrame:
+    """Number of pairs, sum and sum of |.| of their coupling by kind, within prompts; same-context
+    pairs are there.
 
-    Columns weights ("output layer": K of all pairs; "all weights": products of `anchors` tokens of each of the first
-    prompts, weighted for how they were drawn), same, where, signs, unsure (0, 1, 2: of the pair's tokens), pairs, net,
-    size.
+    Columns weights ("output layer": K of all pairs; "all weights": products of `anchors` tokens of
+    each of the first prompts, weighted for how they were drawn), same, where, signs, unsure (0, 1,
+    2: of the pair's tokens), pairs, net, size.
     """
     cells = coupling_by_confidence(policy, rollouts)
     unsure = (cells["less_sure"] == 0).astype(int) + (cells["more_sure"] == 0).astype(int)
@@ -73,15 +85,23 @@ def pair_sums(policy, rollouts: Rollouts, prompts: int, anchors: int, seed: int 
     few = rollouts.select(torch.isin(rollouts.group_ids, rollouts.group_ids.unique()[:prompts]))
     products = gradient_products(policy, few, anchors, seed=seed)
     pairs = products[products["where"] != "itself"]
-    unsure = (pairs["p_anchor"] < BELOW_HALF).astype(int) + (pairs["p_other"] < BELOW_HALF).astype(int)
+    unsure = (pairs["p_anchor"] < BELOW_HALF).astype(int) + (pairs["p_other"] < BELOW_HALF).astype(
+        int
+    )
     weight = anchor_weights(pairs)
-    sums = {"pairs": weight, "net": weight * pairs["product"], "size": weight * pairs["product"].abs()}
+    sums = {
+        "pairs": weight,
+        "net": weight * pairs["product"],
+        "size": weight * pairs["product"].abs(),
+    }
     parts.append(pairs.assign(weights="all weights", unsure=unsure, **sums))
     return pd.concat(parts).groupby(PAIR_KIND)[["pairs", "net", "size"]].sum().reset_index()
 
 
 def anchor_weights(pairs: pd.DataFrame) -> pd.Series:
-    """How many tokens of its prompt and confidence an anchor stands for: they were drawn in turn from both."""
+    """How many tokens of its prompt and confidence an anchor stands for: they were drawn in turn
+    from both.
+    """
     bins = [pairs["group"], pairs["p_anchor"] < BELOW_HALF]
     drawn = pairs["anchor"].groupby(bins).transform("nunique")
     whole = pairs.drop_duplicates("other").groupby(["group", pairs["p_other"] < BELOW_HALF]).size()
@@ -89,10 +109,12 @@ def anchor_weights(pairs: pd.DataFrame) -> pd.Series:
 
 
 def opposed_signs(policy, rollouts: Rollouts, blocks) -> pd.DataFrame:
-    """H5: inner product of a prompt's positive and negative gradients, a row per prompt; do they oppose one another?
+    """H5: inner product of a prompt's positive and negative gradients, a row per prompt; do they
+    oppose one another?
 
-    Columns group; same, different: its parts by pairs of the same and of different tokens, in the output layer and in
-    units of the two gradients' lengths there (below 0: they cancel); cosine, their sum; cosine_all: of all weights.
+    Columns group; same, different: its parts by pairs of the same and of different tokens, in the
+    output layer and in units of the two gradients' lengths there (below 0: they cancel); cosine,
+    their sum; cosine_all: of all weights.
     """
     rows, gram, about = [], blocks.gram(), blocks.blocks
     for tokens in group_tokens(policy, rollouts):
@@ -100,16 +122,28 @@ def opposed_signs(policy, rollouts: Rollouts, blocks) -> pd.DataFrame:
         push = torch.tensor(table["advantage"].to_numpy(dtype=float))
         kernel, up = tokens.states.kernel().double().cpu(), push > 0
         products = push[up][:, None] * kernel[up][:, ~up] * push[~up][None]
-        lengths = [float((push[side] @ kernel[side][:, side] @ push[side]).clamp(min=0)) for side in (up, ~up)]
+        lengths = [
+            float((push[side] @ kernel[side][:, side] @ push[side]).clamp(min=0))
+            for side in (up, ~up)
+        ]
         at = about.index[about["group"] == tokens.group].tolist()
         if len(at) != 2 or not min(lengths) > 0:
             continue
         ids = tokens.states.tokens.cpu()
         same = ids[up][:, None] == ids[~up][None]
         scale = (lengths[0] * lengths[1]) ** 0.5
-        parts = {"same": float(products[same].sum()) / scale, "different": float(products[~same].sum()) / scale}
-        whole = float((gram[at[0], at[1]] + gram[at[1], at[0]]) / 2 / (gram[at[0], at[0]] * gram[at[1], at[1]]) ** 0.5)
-        rows.append({"group": tokens.group, **parts, "cosine": sum(parts.values()), "cosine_all": whole})
+        parts = {
+            "same": float(products[same].sum()) / scale,
+            "different": float(products[~same].sum()) / scale,
+        }
+        whole = float(
+            (gram[at[0], at[1]] + gram[at[1], at[0]])
+            / 2
+            / (gram[at[0], at[0]] * gram[at[1], at[1]]) ** 0.5
+        )
+        rows.append(
+            {"group": tokens.group, **parts, "cosine": sum(parts.values()), "cosine_all": whole}
+        )
     return pd.DataFrame(rows)
 
 
@@ -117,31 +151,43 @@ def opposed_signs(policy, rollouts: Rollouts, blocks) -> pd.DataFrame:
 
 
 def first_steps(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
-    """H10: mean |change| of the tokens that do not push, when an unsure or a sure token does: a row per optimizer.
+    """H10: mean |change| of the tokens that do not push, when an unsure or a sure token does: a row
+    per optimizer.
 
-    Columns optimizer, pushing, size (nats, mean over prompts that have both kinds of token), prompts.
+    Columns optimizer, pushing, size (nats, mean over prompts that have both kinds of token),
+    prompts.
     """
     rows = []
     for group in rollouts.group_ids.unique().tolist():
         part = rollouts.select(rollouts.group_ids == group)
-        ids = {"unsure": shared_token(part, (0.0, BELOW_HALF)), "sure": shared_token(part, (NEARLY_CERTAIN, 1.0))}
+        ids = {
+            "unsure": shared_token(part, (0.0, BELOW_HALF)),
+            "sure": shared_token(part, (NEARLY_CERTAIN, 1.0)),
+        }
         if None in ids.values() or len({row["group"] for row in rows}) == prompts:
             continue
-        for (pushing, token), (optimizer, lr) in product(ids.items(), (("sgd", 1e-3), ("adamw", 1e-6))):
+        for (pushing, token), (optimizer, lr) in product(
+            ids.items(), (("sgd", 1e-3), ("adamw", 1e-6))
+        ):
             confidence = (0.0, BELOW_HALF) if pushing == "unsure" else (NEARLY_CERTAIN, 1.0)
             chosen = choose_tokens(part, token, confidence=confidence, sign=1)
             moved = masked_update(policy, part, chosen, optimizer, lr)
             size = float(moved.loc[~moved["chosen"], "dlogp"].abs().mean())
             rows.append({"group": group, "optimizer": optimizer, "pushing": pushing, "size": size})
     table = pd.DataFrame(rows, columns=["group", "optimizer", "pushing", "size"])
-    return table.groupby(["optimizer", "pushing"])["size"].agg(size="mean", prompts="size").reset_index()
+    return (
+        table.groupby(["optimizer", "pushing"])["size"]
+        .agg(size="mean", prompts="size")
+        .reset_index()
+    )
 
 
 # --- H3 and H4 along training
 
 
 def spillover(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
-    """H3: change of other tokens of a prompt when its commonest unsure token pushes in positive rollouts alone.
+    """H3: change of other tokens of a prompt when its commonest unsure token pushes in positive
+    rollouts alone.
 
     A small step for each of the first `prompts` that have such a token. Columns quantity, one of KINDS; size (mean
     |change|) and net (mean change), both in units of the pushing tokens' mean change; tokens.
@@ -172,14 +218,25 @@ def spillover(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
 
 
 def proxy_signs(policy, rollouts: Rollouts) -> pd.DataFrame:
-    """H4: share of tokens whose change has one sign in a full step of SGD and in one of the output layer alone.
+    """H4: share of tokens whose change has one sign in a full step of SGD and in one of the output
+    layer alone.
 
-    Column quantity: "agreement, all", "..., unsure" or "..., moved" (beyond MOVED of the step's rms); size: the share.
+    Column quantity: "agreement, all", "..., unsure" or "..., moved" (beyond MOVED of the step's
+    rms); size: the share.
     """
     everything = rollouts.completion_mask.bool()
-    moved = masked_update(policy, rollouts, everything, "sgd", matched_lr(policy, rollouts, "sgd", STEP))
+    moved = masked_update(
+        policy, rollouts, everything, "sgd", matched_lr(policy, rollouts, "sgd", STEP)
+    )
     agree = np.sign(moved["dlogp"]) == np.sign(moved["predicted"])
     far = moved["dlogp"].abs() > MOVED * float((moved["dlogp"] ** 2).mean() ** 0.5)
-    sets = {"all": np.ones(len(moved), dtype=bool), "unsure": moved["logp"] < np.log(BELOW_HALF), "moved": far}
-    rows = [(f"agreement, {name}", float(agree[here].mean()), int(here.sum())) for name, here in sets.items()]
+    sets = {
+        "all": np.ones(len(moved), dtype=bool),
+        "unsure": moved["logp"] < np.log(BELOW_HALF),
+        "moved": far,
+    }
+    rows = [
+        (f"agreement, {name}", float(agree[here].mean()), int(here.sum()))
+        for name, here in sets.items()
+    ]
     return pd.DataFrame(rows, columns=["quantity", "size", "tokens"])

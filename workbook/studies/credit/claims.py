@@ -1,7 +1,9 @@
-"""Claims of chapter 07: which tokens an update favours (H7, H8, H9, R1, R4), and where movement goes (H6).
+"""Claims of chapter 07: which tokens an update favours (H7, H8, H9, R1, R4), and where movement
+goes (H6).
 
-H7, H8, H9 and R4 are decided by the study `value_gap`: exact values, matched for position, one number per policy and
-seed; what was stated before stands in its registration. H6, R1 and the falsifier are decided by chapter 05's `dose`.
+H7, H8, H9 and R4 are decided by the study `value_gap`: exact values, matched for position, one
+number per policy and seed; what was stated before stands in its registration. H6, R1 and the
+falsifier are decided by chapter 05's `dose`.
 """
 
 from functools import partial
@@ -22,19 +24,31 @@ def exact_gap(
     of: str = "value",
     advantages: str = "own",
 ) -> pd.Series:
-    """Gap after one small step: of tokens matched so, in value or credit, R1 being matched by token."""
-    table = tables["value_gap/gaps"].query("pool == @pool and rollouts == @rollouts and advantages == @advantages")
+    """Gap after one small step: of tokens matched so, in value or credit, R1 being matched by
+    token.
+    """
+    table = tables["value_gap/gaps"].query(
+        "pool == @pool and rollouts == @rollouts and advantages == @advantages"
+    )
     return table.query("matched == @matched and of == @of").set_index("seed")["gap"]
 
 
 def beyond_twin(tables: Tables, pool: str, rollouts: str = "all") -> pd.Series:
     """H7; R4 on held-out prompts: the gap at equal position minus that of the step's permuted twin."""
-    return exact_gap(tables, pool, rollouts) - exact_gap(tables, pool, rollouts, advantages="permuted")
+    return exact_gap(tables, pool, rollouts) - exact_gap(
+        tables, pool, rollouts, advantages="permuted"
+    )
 
 
 def exact_slope(tables: Tables, axis: str, pool: str, matched: str = "position") -> pd.Series:
-    """H8: least-squares slope of the gap per doubling of the rollouts per prompt, or of prompts where those stay."""
-    table = tables["value_gap/budget"].query("axis == @axis and pool == @pool and matched == @matched").dropna()
+    """H8: least-squares slope of the gap per doubling of the rollouts per prompt, or of prompts
+    where those stay.
+    """
+    table = (
+        tables["value_gap/budget"]
+        .query("axis == @axis and pool == @pool and matched == @matched")
+        .dropna()
+    )
     along = "group_size" if table["group_size"].nunique() > 1 else "prompts"
     fits = {
         seed: float(np.polyfit(np.log2(part[along]), part["gap"], 1)[0])
@@ -46,7 +60,9 @@ def exact_slope(tables: Tables, axis: str, pool: str, matched: str = "position")
 
 def widening(tables: Tables, pool: str, nats: float = SMALL_NATS) -> pd.Series:
     """H9: gap at equal position after the last update on one batch, minus that after the first."""
-    table = tables["value_gap/repeated"].query("pool == @pool and nats == @nats and matched == 'position'")
+    table = tables["value_gap/repeated"].query(
+        "pool == @pool and nats == @nats and matched == 'position'"
+    )
     steps = table.pivot(index="seed", columns="step", values="gap")
     return steps[steps.columns.max()] - steps[steps.columns.min()]
 

@@ -1,11 +1,13 @@
-"""The study of chapter 07 over policies and seeds: which tokens a step favours, by exact values (H7, H8, H9, R1, R4).
+"""The study of chapter 07 over policies and seeds: which tokens a step favours, by exact values
+(H7, H8, H9, R1, R4).
 
     gap = mean value of boosted tokens - mean value of suppressed ones
 
-A token's value is the policy's expected reward once the token is written, known without continuations
-(`workbook.probes.values`). The step is plain SGD, so small that every change of log-probability is proportional to it.
-A token counts as moved beyond a tenth of the pool's root mean square change. Boosted and suppressed tokens are compared
-within a prompt, within rollouts of one reward, and mostly at equal position. What was stated before any unit was
+A token's value is the policy's expected reward once the token is written, known without
+continuations (`workbook.probes.values`). The step is plain SGD, so small that every change of
+log-probability is proportional to it. A token counts as moved beyond a tenth of the pool's root
+mean square change. Boosted and suppressed tokens are compared within a prompt, within rollouts of
+one reward, and mostly at equal position. What was stated before any unit was
 measured: data/results/value_gap/registration.yaml.
 """
 
@@ -18,18 +20,28 @@ import torch
 
 from workbook.messages import progress
 from workbook.policies.models import private_copy
-from workbook.probes.step import MOVED, frequency_matched, logps, matched_lr, optimizer_of, permuted_advantages, update
+from workbook.probes.step import (
+    MOVED,
+    frequency_matched,
+    logps,
+    matched_lr,
+    optimizer_of,
+    permuted_advantages,
+    update,
+)
 from workbook.probes.values import Pool, cell_gap, exact_pool, pool_change
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.studies.bench import Bench
 from workbook.theory.advantages import group_advantages
 
-SMALL_NATS, TINY_NATS = 0.01, 0.001  # root mean square movement by one step, and in H9 by one a tenth of it
+# root mean square movement by one step, and in H9 by one a tenth of it
+SMALL_NATS, TINY_NATS = 0.01, 0.001
 CELLS = {  # what is alike in boosted and suppressed tokens that are compared
     "prompt": ("group", "reward"),
     "position": ("group", "reward", "position"),
-    "token": ("group", "reward"),  # after each token was matched in frequency between a prompt's two sides (R1)
+    # after each token was matched in frequency between a prompt's two sides (R1)
+    "token": ("group", "reward"),
 }
 OF_SIGN = {"all": (0, 1), "positive": (1,), "negative": (0,)}  # rewards of the rollouts
 FRESH = 4  # rollouts per prompt in the pools that H8's steps are judged by
@@ -54,10 +66,16 @@ def value_gap_study(bench: Bench) -> dict[str, pd.DataFrame]:
     few = rollouts.select(slice(0, REPEATED))
     lr = matched_lr(policy, few, "sgd", SMALL_NATS)
     held_out = bench.held_out.select(slice(0, HELD_OUT))
-    pools = {"training": exact_pool(policy, bench.task, rollouts), "held-out": exact_pool(policy, bench.task, held_out)}
+    pools = {
+        "training": exact_pool(policy, bench.task, rollouts),
+        "held-out": exact_pool(policy, bench.task, held_out),
+    }
     batch = {"training": exact_pool(policy, bench.task, few), "held-out": pools["held-out"]}
     rates = {SMALL_NATS: lr, TINY_NATS: lr * TINY_NATS / SMALL_NATS}
-    repeated = [repeated_gaps(policy, few, batch, rate, STEPS).assign(nats=nats) for nats, rate in rates.items()]
+    repeated = [
+        repeated_gaps(policy, few, batch, rate, STEPS).assign(nats=nats)
+        for nats, rate in rates.items()
+    ]
     return {
         "gaps": step_gaps(policy, rollouts, pools, lr, bench.seed),
         "budget": budget_gaps(bench, lr),
@@ -68,10 +86,11 @@ def value_gap_study(bench: Bench) -> dict[str, pd.DataFrame]:
 def step_gaps(
     policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, seed: int, optimizer: str = "sgd"
 ) -> pd.DataFrame:
-    """H7: gaps after one step on all rollouts; mean gaps after `TWINS` whose advantages were permuted in each prompt.
+    """H7: gaps after one step on all rollouts; mean gaps after `TWINS` whose advantages were
+    permuted in each prompt.
 
-    Columns: pool, advantages (own, permuted), rollouts (all, positive, negative), matched (of CELLS), of (value,
-    credit), gap.
+    Columns: pool, advantages (own, permuted), rollouts (all, positive, negative), matched (of
+    CELLS), of (value, credit), gap.
     """
     before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
     rows, twins = [], [permuted_advantages(rollouts, seed + 1000 * k) for k in range(TWINS)]
@@ -86,25 +105,37 @@ def step_gaps(
 
 
 def gap_rows(table: pd.DataFrame, seed: int) -> Iterator[dict]:
-    """One row per (rollouts, matched, of); what counts as moved is decided once, over the whole table."""
+    """One row per (rollouts, matched, of); what counts as moved is decided once, over the whole
+    table.
+    """
     eps = MOVED * _rms(table)
     for matched, cells in CELLS.items():
         kept = frequency_matched(table, seed) if matched == "token" else table
         for sign, rewards in OF_SIGN.items():
             part = kept[kept["reward"].isin(rewards)]
             for of in ("value", "credit"):
-                yield {"rollouts": sign, "matched": matched, "of": of, "gap": cell_gap(part, cells, of, eps)}
+                yield {
+                    "rollouts": sign,
+                    "matched": matched,
+                    "of": of,
+                    "gap": cell_gap(part, cells, of, eps),
+                }
 
 
 def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
     """H8: gaps after one step on parts of the rollouts, along its three axes.
 
     Pools: fresh rollouts of the prompts that the step is taken on, and of held-out prompts.
-    Columns: axis, prompts, group_size, pool, matched, gap (mean over the parts), rms (nats, of the pool), parts.
+    Columns: axis, prompts, group_size, pool, matched, gap (mean over the parts), rms (nats, of the
+    pool), parts.
     """
     policy, task, length = bench.policy, bench.task, bench.scale.max_new_tokens
-    rows, other = task.dataset(bench.scale.prompts, bench.data_seed), task.dataset(32, bench.held_out_seed)
-    seeds = [bench.data_seed + 100_000 * (1 + i) for i in range(3)]  # of the generator: the prompts are those of rows
+    rows, other = (
+        task.dataset(bench.scale.prompts, bench.data_seed),
+        task.dataset(32, bench.held_out_seed),
+    )
+    # of the generator: the prompts are those of rows
+    seeds = [bench.data_seed + 100_000 * (1 + i) for i in range(3)]
     few = rows.select(range(min(DEEP_PROMPTS, len(rows))))
     deep = sample_rollouts(policy, task, few, DEEP, seeds[0], length)
     fresh = {"training": (rows, seeds[1]), "held-out": (other, seeds[2])}
@@ -112,30 +143,43 @@ def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
         name: exact_pool(policy, task, sample_rollouts(policy, task, prompts, FRESH, seed, length))
         for name, (prompts, seed) in fresh.items()
     }
-    cells = [(axis, estimator, *cell) for axis, (estimator, sizes) in AXES.items() for cell in sizes]
+    cells = [
+        (axis, estimator, *cell) for axis, (estimator, sizes) in AXES.items() for cell in sizes
+    ]
     rows_of_parts, keys = [], ["axis", "prompts", "group_size", "pool", "matched"]
     for axis, estimator, prompts, group in progress(cells, "sampling budget"):
         source = deep if group > bench.scale.group_size or axis == GROWING else bench.rollouts
         for part in parts_of(source, prompts, group, PARTS_OF_A_CELL, bench.seed):
             # "reinforce" subtracts the mean reward of the whole batch
-            groups = part.group_ids if estimator != "reinforce" else torch.zeros_like(part.group_ids)
+            groups = (
+                part.group_ids if estimator != "reinforce" else torch.zeros_like(part.group_ids)
+            )
             advantages = group_advantages(part.rewards, groups, estimator)
             if advantages.any():
-                key, part = dict(zip(keys, (axis, prompts, group), strict=False)), replace(part, advantages=advantages)
+                key, part = (
+                    dict(zip(keys, (axis, prompts, group), strict=False)),
+                    replace(part, advantages=advantages),
+                )
                 rows_of_parts += [key | row for row in gaps_after(policy, part, pools, lr)]
     parts = pd.DataFrame(rows_of_parts).groupby(keys, sort=False)
     return parts.agg(gap=("gap", "mean"), rms=("rms", "mean"), parts=("gap", "count")).reset_index()
 
 
-def parts_of(rollouts: Rollouts, prompts: int, group_size: int, most: int, seed: int) -> list[Rollouts]:
-    """Up to `most` random parts of so many prompts with so many rollouts each, which share no rollout."""
+def parts_of(
+    rollouts: Rollouts, prompts: int, group_size: int, most: int, seed: int
+) -> list[Rollouts]:
+    """Up to `most` random parts of so many prompts with so many rollouts each, which share no
+    rollout.
+    """
     rng, groups = np.random.default_rng(seed), rollouts.group_ids.cpu().numpy()
     names = rng.permutation(np.unique(groups))
     own = {name: rng.permutation(np.flatnonzero(groups == name)) for name in names}
     blocks = [names[i : i + prompts] for i in range(0, len(names) - prompts + 1, prompts)]
     depth = len(own[names[0]]) // group_size
     pairs = [(block, k) for k in range(depth) for block in blocks][:most]
-    taken = [[own[name][k * group_size : (k + 1) * group_size] for name in block] for block, k in pairs]
+    taken = [
+        [own[name][k * group_size : (k + 1) * group_size] for name in block] for block, k in pairs
+    ]
     return [rollouts.select(torch.tensor(np.sort(np.concatenate(rows)))) for rows in taken]
 
 
@@ -152,17 +196,24 @@ def gaps_after(policy, part: Rollouts, pools: dict[str, Pool], lr: float) -> lis
     update(mine, part, "sgd", lr)
     moved = {name: pool_change(mine, here[name], before[name]) for name in here}
     return [
-        {"pool": name, "matched": matched, "gap": cell_gap(table, CELLS[matched]), "rms": _rms(table)}
+        {
+            "pool": name,
+            "matched": matched,
+            "gap": cell_gap(table, CELLS[matched]),
+            "rms": _rms(table),
+        }
         for name, table in moved.items()
         for matched in ("prompt", "position")
     ]
 
 
-def repeated_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, steps: int) -> pd.DataFrame:
+def repeated_gaps(
+    policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, steps: int
+) -> pd.DataFrame:
     """H9: gaps after each of some steps on one batch, changes being counted from the start.
 
-    Columns: step, pool, matched, gap, weighted (mean over tokens of dlogp times value minus its cell's mean, in nats
-    times reward), rms (nats).
+    Columns: step, pool, matched, gap, weighted (mean over tokens of dlogp times value minus its
+    cell's mean, in nats times reward), rms (nats).
     """
     rows, before = [], {name: logps(policy, pool[0]) for name, pool in pools.items()}
     mine = private_copy(policy)
@@ -175,7 +226,11 @@ def repeated_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float,
                 cells = [table[column] for column in CELLS[matched]]
                 centred = table["value"] - table["value"].groupby(cells).transform("mean")
                 weighted = float((table["dlogp"] * centred).mean())
-                gap = {"matched": matched, "gap": cell_gap(table, CELLS[matched]), "weighted": weighted}
+                gap = {
+                    "matched": matched,
+                    "gap": cell_gap(table, CELLS[matched]),
+                    "weighted": weighted,
+                }
                 rows.append({"step": step, "pool": name, **gap, "rms": _rms(table)})
     return pd.DataFrame(rows)
 
@@ -185,11 +240,13 @@ def movement_shares(
 ) -> pd.DataFrame:
     """H6: each category's share of one step's movement, the sum of |dlogp| over its tokens.
 
-    Columns: category, mean, low, high (an interval over prompts), estimator.  Raises ValueError if the rollouts'
-    categories are unknown.
+    Columns: category, mean, low, high (an interval over prompts), estimator.  Raises ValueError if
+    the rollouts' categories are unknown.
     """
     if rollouts.categories is None:
-        raise ValueError("The rollouts have no categories; sample them from a task that annotates its tokens.")
+        raise ValueError(
+            "The rollouts have no categories; sample them from a task that annotates its tokens."
+        )
     advantages = group_advantages(rollouts.rewards, rollouts.group_ids, estimator)
     before, table = logps(policy, rollouts), rollouts.token_table()
     mine = private_copy(policy)

@@ -1,12 +1,15 @@
-"""Claims of chapter 09: whether unequal weights are what moves words that no reward asked for (D1 to D9, D-falsifier).
+"""Claims of chapter 09: whether unequal weights are what moves words that no reward asked for (D1
+to D9, D-falsifier).
 
-What each row measures, and against which number, stands in data/results/unequal_weights/registration.yaml.
-Paper D claims that unequal weights cause the tax. So the falsifier's row lays a run with unequal weights beside the
-same run with equal ones; a twin with permuted advantages keeps the weights, and so the cause.
+What each row measures, and against which number, stands in
+data/results/unequal_weights/registration.yaml. Paper D claims that unequal weights cause the tax.
+So the falsifier's row lays a run with unequal weights beside the same run with equal ones; a twin
+with permuted advantages keeps the weights, and so the cause.
 
-A unit is a policy and prompts of its own. A run that collapses (its exact value falls below half of the start's) gives
-no number to any of its unit's comparisons; its twin, which only loses value, is read as long as it has not collapsed.
-Arms are compared at the end, or where each first reaches the highest exact value that both reach.
+A unit is a policy and prompts of its own. A run that collapses (its exact value falls below half of
+the start's) gives no number to any of its unit's comparisons; its twin, which only loses value, is
+read as long as it has not collapsed. Arms are compared at the end, or where each first reaches the
+highest exact value that both reach.
 """
 
 import math
@@ -35,13 +38,16 @@ class _NoNumber(Exception):
 
 
 def living(run: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a run before it collapses: before its exact value falls below half of what it started with."""
+    """The rows of a run before it collapses: before its exact value falls below half of what it
+    started with.
+    """
     dead = np.flatnonzero(run["value"].to_numpy() < DEAD * run["value"].iloc[0])
     return run.iloc[: dead[0]] if len(dead) else run
 
 
 def at_value(values: np.ndarray, outcome: np.ndarray, level: float) -> float:
-    """An outcome where a run's value first reaches a level, linear between batches; NaN if it never does.
+    """An outcome where a run's value first reaches a level, linear between batches; NaN if it never
+    does.
 
     >>> at_value(np.array([0.4, 0.6, 0.5]), np.array([0.0, 1.0, 2.0]), 0.5)
     0.5
@@ -59,14 +65,21 @@ def at_value(values: np.ndarray, outcome: np.ndarray, level: float) -> float:
 
 @lru_cache(maxsize=8)
 def runs_by_place(tables: Tables) -> dict[tuple[int, float], dict[int, Paths]]:
-    """{(group size, confidence): {seed: (arm, permuted) -> run}}; lost: entropy of style words, since the start."""
+    """{(group size, confidence): {seed: (arm, permuted) -> run}}; lost: entropy of style words,
+    since the start.
+    """
     places: dict[tuple[int, float], dict[int, dict]] = {}
     keys = ["group_size", "confidence", "seed", "arm", "permuted"]
     for (size, confidence, seed, arm, permuted), run in tables[f"{STUDY}/runs"].groupby(keys):
         here = places.setdefault((int(size), float(confidence)), {}).setdefault(int(seed), {})
         run = run.sort_values("batch")
-        here[arm, bool(permuted)] = run.assign(lost=run["style_entropy"].iloc[0] - run["style_entropy"])
-    return {place: {seed: _paths(runs) for seed, runs in units.items()} for place, units in places.items()}
+        here[arm, bool(permuted)] = run.assign(
+            lost=run["style_entropy"].iloc[0] - run["style_entropy"]
+        )
+    return {
+        place: {seed: _paths(runs) for seed, runs in units.items()}
+        for place, units in places.items()
+    }
 
 
 def _paths(runs: dict[tuple[str, bool], pd.DataFrame]) -> Paths:
@@ -84,7 +97,9 @@ def _paths(runs: dict[tuple[str, bool], pd.DataFrame]) -> Paths:
 
 
 def places_on(tables: Tables, axis: str) -> dict[float, dict[int, Paths]]:
-    """Units along one axis of the plane, confidence at G = 2 or group_size at p = 0.8: {its value: {seed: paths}}."""
+    """Units along one axis of the plane, confidence at G = 2 or group_size at p = 0.8: {its value:
+    {seed: paths}}.
+    """
     along = {"confidence": lambda size, p: size == G, "group_size": lambda size, p: p == P}[axis]
     along_it = {place: units for place, units in runs_by_place(tables).items() if along(*place)}
     return {place[axis == "confidence"]: units for place, units in sorted(along_it.items())}
@@ -98,17 +113,23 @@ def number_of(number: Number, *paths: Paths) -> float:
         return math.nan
 
 
-def per_unit(tables: Tables, number: Number, group_size: int = G, confidence: float = P) -> pd.Series:
+def per_unit(
+    tables: Tables, number: Number, group_size: int = G, confidence: float = P
+) -> pd.Series:
     """A number of every unit at one place of the plane: index seed."""
     units = runs_by_place(tables).get((group_size, confidence), {})
-    return pd.Series({seed: number_of(number, path) for seed, path in units.items()}, name="number", dtype=float)
+    return pd.Series(
+        {seed: number_of(number, path) for seed, path in units.items()}, name="number", dtype=float
+    )
 
 
 # --- numbers of a unit's runs
 
 
 def excess(path: Paths, arm: str, outcome: str = "free_tax") -> pd.Series:
-    """An outcome of an arm minus that of its twin with permuted advantages, after every batch that both have."""
+    """An outcome of an arm minus that of its twin with permuted advantages, after every batch that
+    both have.
+    """
     one, twin = (path(arm, permuted).set_index("batch")[outcome] for permuted in (False, True))
     return (one - twin)[one.index.intersection(twin.index)]
 
@@ -119,26 +140,39 @@ def at_end(arm: str, permuted: bool, outcome: str) -> Number:
 
 
 def excess_at_end(arm: str, outcome: str = "free_tax") -> Number:
-    """An outcome of an arm minus that of its permuted twin, at the end, or before the twin's collapse."""
+    """An outcome of an arm minus that of its permuted twin, at the end, or before the twin's
+    collapse.
+    """
     return lambda path: excess(path, arm, outcome).iloc[-1]
 
 
-def gap_of_values(one: str, other: str, number: Callable[[np.ndarray], float] = lambda values: values[-1]) -> Number:
+def gap_of_values(
+    one: str, other: str, number: Callable[[np.ndarray], float] = lambda values: values[-1]
+) -> Number:
     """A number of the exact value's curve (by default its end), of one arm minus another's."""
-    return lambda path: number(path(one)["value"].to_numpy()) - number(path(other)["value"].to_numpy())
+    return lambda path: (
+        number(path(one)["value"].to_numpy()) - number(path(other)["value"].to_numpy())
+    )
 
 
 def gap_at_equal_value(one: str, other: str, outcome: str = "free_tax") -> Number:
-    """An outcome beyond the twin's, of one arm minus another's, where both first reach the value that both reach.
+    """An outcome beyond the twin's, of one arm minus another's, where both first reach the value
+    that both reach.
 
-    No number where one of them never gets above its start: nothing was learned at which to compare them.
+    No number where one of them never gets above its start: nothing was learned at which to compare
+    them.
     """
 
     def number(path: Paths) -> float:
         beyond = [excess(path, name, outcome) for name in (one, other)]
-        values = [path(name)["value"].iloc[: len(part)] for name, part in zip((one, other), beyond, strict=True)]
+        values = [
+            path(name)["value"].iloc[: len(part)]
+            for name, part in zip((one, other), beyond, strict=True)
+        ]
         level = _reached_by_all(values)
-        first, second = (at_value(value, part, level) for value, part in zip(values, beyond, strict=True))
+        first, second = (
+            at_value(value, part, level) for value, part in zip(values, beyond, strict=True)
+        )
         return first - second
 
     return number
@@ -153,7 +187,9 @@ def _reached_by_all(values: list[pd.Series]) -> float:
 
 
 def batches_to_equal_value(one: str, other: str) -> Number:
-    """Generation batches until nine tenths of the gain that both reach: of one arm minus another; NaN without gain."""
+    """Generation batches until nine tenths of the gain that both reach: of one arm minus another;
+    NaN without gain.
+    """
 
     def number(path: Paths) -> float:
         runs = [path(one), path(other)]
@@ -174,11 +210,15 @@ def value_jitter(values: np.ndarray) -> float:
 
 
 def slope_by_group(tables: Tables, number: Number, sizes=(2, 4, 8, 16)) -> pd.Series:
-    """Change of a number per doubling of the group's size at confidence 0.8, by least squares in each unit."""
+    """Change of a number per doubling of the group's size at confidence 0.8, by least squares in
+    each unit.
+    """
     wide = pd.DataFrame({size: per_unit(tables, number, size) for size in sizes})
     doublings = np.log2(wide.columns.to_numpy(dtype=float))
     centred = doublings - doublings.mean()
-    return wide.apply(lambda row: float((row * centred).sum(skipna=False) / (centred**2).sum()), axis=1)
+    return wide.apply(
+        lambda row: float((row * centred).sum(skipna=False) / (centred**2).sum()), axis=1
+    )
 
 
 def residual_gap(one: str, other: str | None, column: str = "residual", group_size: int = G):
@@ -194,7 +234,9 @@ def residual_gap(one: str, other: str | None, column: str = "residual", group_si
 
 
 def shared_share(group_size: int, less: int | None = None):
-    """Share of energy on tokens that whole groups share, at confidence 0.8; minus that in groups of `less`."""
+    """Share of energy on tokens that whole groups share, at confidence 0.8; minus that in groups of
+    `less`.
+    """
 
     def measure(tables: Tables) -> pd.Series:
         rows = tables[f"{STUDY}/energy"]
@@ -206,20 +248,29 @@ def shared_share(group_size: int, less: int | None = None):
 
 
 def curve_at(tables: Tables, place: tuple[int, float], arm: str, column: str) -> pd.DataFrame:
-    """A column of one arm's runs in `training_curves`, units x batches; NaN throughout where a run collapsed.
+    """A column of one arm's runs in `training_curves`, units x batches; NaN throughout where a run
+    collapsed.
 
     "lost": entropy of style words that is gone since the first reading, nats a word.
     """
     rows = tables[f"{CURVES}/curves"]
-    rows = rows[(rows["group_size"] == place[0]) & np.isclose(rows["confidence"], place[1]) & ~rows["permuted"]]
+    rows = rows[
+        (rows["group_size"] == place[0])
+        & np.isclose(rows["confidence"], place[1])
+        & ~rows["permuted"]
+    ]
     runs, name = rows[rows["arm"] == arm], "style_entropy" if column == "lost" else column
-    value, wanted = (runs.pivot(index="seed", columns="batch", values=one) for one in ("value", name))
+    value, wanted = (
+        runs.pivot(index="seed", columns="batch", values=one) for one in ("value", name)
+    )
     wanted = (-wanted).add(wanted.iloc[:, 0], axis=0) if column == "lost" else wanted
     alive = value.min(axis=1) >= DEAD * value.iloc[:, 0]
     return wanted[alive].reindex(wanted.index)
 
 
-def at_last(name: str, less: str | None = None, column: str = "value", place=PAIRS, readings: int = 1):
+def at_last(
+    name: str, less: str | None = None, column: str = "value", place=PAIRS, readings: int = 1
+):
     """A column of `training_curves` at the last readings of an arm, minus another arm's."""
 
     def measure(tables: Tables) -> pd.Series:
@@ -231,7 +282,9 @@ def at_last(name: str, less: str | None = None, column: str = "value", place=PAI
 
 
 def tax_at_equal_value(tables: Tables) -> pd.Series:
-    """Tax of GSPO over that of GSPO with min-replace, where both first reach the highest value that both reach."""
+    """Tax of GSPO over that of GSPO with min-replace, where both first reach the highest value that
+    both reach.
+    """
     tax, value = ([curve_of(tables, name, column) for name in LEAST] for column in ("tax", "value"))
     levels = np.minimum(*(values.max(axis=1) for values in value))
     at = [
@@ -242,8 +295,12 @@ def tax_at_equal_value(tables: Tables) -> pd.Series:
 
 
 def beyond_twins(tables: Tables) -> pd.Series:
-    """Tax under unequal minus under equal weights, minus the same of their permuted twins, after SHORT batches."""
-    return taxes(*BOTH, SHORT, nats=True)(tables) - taxes(*BOTH, SHORT, nats=True, permuted=True)(tables)
+    """Tax under unequal minus under equal weights, minus the same of their permuted twins, after
+    SHORT batches.
+    """
+    return taxes(*BOTH, SHORT, nats=True)(tables) - taxes(*BOTH, SHORT, nats=True, permuted=True)(
+        tables
+    )
 
 
 def at_worst(column: str):
@@ -311,7 +368,10 @@ MEASURES = {
         "D-falsifier 12 batches": taxes(*BOTH, SHORT),
         "D-falsifier permuted": taxes(*BOTH, SHORT, permuted=True),
         "D-falsifier beyond twins": beyond_twins,
-        **{f"D-falsifier {name}": taxes(*BOTH, SHORT, objective=name) for name in list(OBJECTIVES)[1:]},
+        **{
+            f"D-falsifier {name}": taxes(*BOTH, SHORT, objective=name)
+            for name in list(OBJECTIVES)[1:]
+        },
         "D-falsifier eight": taxes(*BOTH, size=8),
         "D-falsifier eight, 12 batches": taxes(*BOTH, SHORT, size=8),
         "D-falsifier eight, PPO": taxes(*BOTH, SHORT, size=8, objective="PPO, 0.2 and 0.28"),

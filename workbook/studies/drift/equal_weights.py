@@ -1,9 +1,11 @@
-"""The study `equal_weights`: a run whose groups weigh their rollouts unequally beside the same run with equal weights.
+"""The study `equal_weights`: a run whose groups weigh their rollouts unequally beside the same run
+with equal weights.
 
-Ratios and clips give the rollouts of a group unequal weights. Here each such objective is trained beside the same one
-whose weights are, at every step, their mean over the group: rate, clip range, sizes, prompts, first rollouts and the
-sum of a group's weights are the same, only the inequality is gone. A positive control shows what the design can see:
-of failing rollouts the least likely tenth of the tokens push alone, so that on shared words one sign is left.
+Ratios and clips give the rollouts of a group unequal weights. Here each such objective is trained
+beside the same one whose weights are, at every step, their mean over the group: rate, clip range,
+sizes, prompts, first rollouts and the sum of a group's weights are the same, only the inequality is
+gone. A positive control shows what the design can see: of failing rollouts the least likely tenth
+of the tokens push alone, so that on shared words one sign is left.
 
 `equal_weights_tuning` chose the one learning rate of all arms, on policies that are no units.
 Registration: data/results/unequal_weights/registration.yaml.
@@ -24,12 +26,15 @@ from workbook.studies.record import Tables
 from workbook.theory.credit_controls import EqualWeights
 
 LR, RATES = 3e-4, (1.5e-4, 3e-4, 6e-4)  # of all arms, as tuned; tried
-SHORT, TWINS, LONG, EVERY = 12, 24, 60, 6  # generation batches of 64 rollouts, and from one reading to the next
+# generation batches of 64 rollouts, and from one reading to the next
+SHORT, TWINS, LONG, EVERY = 12, 24, 60, 6
 LOOP = Loop(minibatches=2, epochs=2, order="query_preserved", rule="dr_grpo")
 KEPT = ["batch", "steps", "reward", "value", "moved", "tax", "style_entropy"]
-GSPO, BOTH = "GSPO", ("unequal", "equal")  # weights; "least" of the group is min-replace, "one sign" the control
+# weights; "least" of the group is min-replace, "one sign" the control
+GSPO, BOTH = "GSPO", ("unequal", "equal")
 OBJECTIVES = {  # level of the ratio, clip range
-    GSPO: ("sequence", (40 * 3e-4, 40 * 4e-4)),  # its published range (arXiv 2507.18071) for answers of one line
+    # its published range (arXiv 2507.18071) for answers of one line
+    GSPO: ("sequence", (40 * 3e-4, 40 * 4e-4)),
     "GSPO, no clip": ("sequence", None),
     "PPO, 0.2": ("token", (0.2, 0.2)),
     "PPO, 0.2 and 0.28": ("token", (0.2, 0.28)),
@@ -45,8 +50,12 @@ RUNS = [  # objective, weights, group size, batches, permuted
 ]
 
 
-def arm_loop(objective: str, weights: str, group_size: int, batches: int, permuted: bool = False, lr=LR) -> Loop:
-    """The loop of a run; objective: of OBJECTIVES, weights: "unequal", "equal", "least" or "one sign"."""
+def arm_loop(
+    objective: str, weights: str, group_size: int, batches: int, permuted: bool = False, lr=LR
+) -> Loop:
+    """The loop of a run; objective: of OBJECTIVES, weights: "unequal", "equal", "least" or "one
+    sign".
+    """
     level, clip = OBJECTIVES[objective]
     sizes = {"prompts": 64 // group_size, "group_size": group_size, "batches": batches}
     loop = replace(LOOP, **sizes, lr=lr, permuted=permuted)
@@ -58,14 +67,23 @@ def arm_loop(objective: str, weights: str, group_size: int, batches: int, permut
 
 
 def equal_weights_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table runs of one unit: the readings of `train_in_memory` for each of RUNS, whose columns come last."""
+    """Table runs of one unit: the readings of `train_in_memory` for each of RUNS, whose columns
+    come last.
+    """
     runs = [(*run[:3], EVERY, run[4]) for run in RUNS[:2]] if bench.scale.name == "tiny" else RUNS
     return {"runs": trained(bench, bench.policy, bench.data_seed, runs)}
 
 
 def equal_weights_tuning(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table rates of one unit: short runs at each of RATES, of every policy that is kept for tuning."""
-    arms = [(GSPO, "unequal"), (GSPO, "equal"), (GSPO, "one sign"), ("PPO, 0.2 and 0.28", "unequal")]
+    """Table rates of one unit: short runs at each of RATES, of every policy that is kept for
+    tuning.
+    """
+    arms = [
+        (GSPO, "unequal"),
+        (GSPO, "equal"),
+        (GSPO, "one sign"),
+        ("PPO, 0.2 and 0.28", "unequal"),
+    ]
     runs = [(*arm, size, SHORT, False) for arm in arms for size in (2, 8)]
     parts = []
     for seed in committed_seeds("tuning"):
@@ -80,8 +98,12 @@ def trained(bench: Bench, policy, seed: int, runs: list[tuple], lr: float = LR) 
     held_out = bench.task.dataset(HELD_OUT_PROMPTS, bench.held_out_seed)["prompt"][:]
     readings, tables = Readings(policy, bench.task, held_out), []
     for run in runs:
-        table = train_in_memory(policy, bench.task, arm_loop(*run, lr=lr), seed, readings, EVERY)[KEPT]
-        names = dict(zip(("objective", "weights", "group_size", "batches", "permuted"), run, strict=True))
+        table = train_in_memory(policy, bench.task, arm_loop(*run, lr=lr), seed, readings, EVERY)[
+            KEPT
+        ]
+        names = dict(
+            zip(("objective", "weights", "group_size", "batches", "permuted"), run, strict=True)
+        )
         tables.append(table.assign(**names, lr=lr))
     return pd.concat(tables, ignore_index=True)
 
@@ -90,17 +112,32 @@ def trained(bench: Bench, policy, seed: int, runs: list[tuple], lr: float = LR) 
 
 
 def curve_of(
-    tables: Tables, weights: str, column="tax", size: int = 2, objective: str = GSPO, permuted: bool = False
+    tables: Tables,
+    weights: str,
+    column="tax",
+    size: int = 2,
+    objective: str = GSPO,
+    permuted: bool = False,
 ) -> pd.DataFrame:
-    """A column of a run, units x batches; NaN throughout where one that could learn fell below half its first value."""
-    rows = tables["equal_weights/runs"].query("objective == @objective and weights == @weights and group_size == @size")
+    """A column of a run, units x batches; NaN throughout where one that could learn fell below half
+    its first value.
+    """
+    rows = tables["equal_weights/runs"].query(
+        "objective == @objective and weights == @weights and group_size == @size"
+    )
     rows = rows[rows["permuted"] == permuted]
-    value, wanted = (rows.pivot(index="seed", columns="batch", values=name) for name in ("value", column))
+    value, wanted = (
+        rows.pivot(index="seed", columns="batch", values=name) for name in ("value", column)
+    )
     return wanted[permuted | (value.min(axis=1) >= DEAD * value[0])].reindex(wanted.index)
 
 
-def taxes(one: str, other: str, batch: int = LONG, nats: bool = False, **run) -> Callable[[Tables], pd.Series]:
-    """Tax under one kind of weights over that under another, after some batches; nats: minus.  run: of `curve_of`."""
+def taxes(
+    one: str, other: str, batch: int = LONG, nats: bool = False, **run
+) -> Callable[[Tables], pd.Series]:
+    """Tax under one kind of weights over that under another, after some batches; nats: minus.  run:
+    of `curve_of`.
+    """
 
     def measure(tables: Tables) -> pd.Series:
         first, second = (curve_of(tables, weights, **run)[batch] for weights in (one, other))

@@ -1,11 +1,13 @@
-"""The study `loss_types` (apart, as it builds TRL's trainers): what TRL's losses leave on tokens that a group shares.
+"""The study `loss_types` (apart, as it builds TRL's trainers): what TRL's losses leave on tokens
+that a group shares.
 
-The study reads every arm's exact weights at the r-th optimizer step on the same rollouts, r = 1, 2, 4, 8, and reports
-the residual |sum w A| / sum |w A|. The policy moves by one reference objective for all arms: Dr. GRPO's with each ratio
-taken as 1, AdamW. A bfloat16 copy of the policy samples the rollouts, as vLLM would; groups of equal rewards are left
-out. A real trainer is built for each arm: TRL's own code makes the batch and the loss, and only sampling and scores are
-given. So the slope of its loss by a token's log-probability is the token's push, exact for every loss type and mask.
-What was stated before the first measurement: data/results/unequal_weights/registration.yaml.
+The study reads every arm's exact weights at the r-th optimizer step on the same rollouts, r = 1, 2,
+4, 8, and reports the residual |sum w A| / sum |w A|. The policy moves by one reference objective
+for all arms: Dr. GRPO's with each ratio taken as 1, AdamW. A bfloat16 copy of the policy samples
+the rollouts, as vLLM would; groups of equal rewards are left out. A real trainer is built for each
+arm: TRL's own code makes the batch and the loss, and only sampling and scores are given. So the
+slope of its loss by a token's log-probability is the token's push, exact for every loss type and
+mask. What was stated before the first measurement: data/results/unequal_weights/registration.yaml.
 """
 
 import copy
@@ -34,9 +36,11 @@ from workbook.training.meter import token_pushes
 from workbook.training.trainer import CancellationTrainer
 
 REUSE = (1, 2, 4, 8)
-LEARNING_RATES = {"tiny": 2.5e-4, "bundled": 2.5e-4, "smollm2_chat": 2.5e-6}  # by scale: a first step of some 0.04 nats
+# by scale: a first step of some 0.04 nats
+LEARNING_RATES = {"tiny": 2.5e-4, "bundled": 2.5e-4, "smollm2_chat": 2.5e-6}
 PROMPTS = {"tiny": 6, "bundled": 32, "smollm2_chat": 12}  # by scale, sampled
-GROUPS = {"tiny": 6, "bundled": 32, "smollm2_chat": 3}  # by scale: at most, the first whose rewards differ
+# by scale: at most, the first whose rewards differ
+GROUPS = {"tiny": 6, "bundled": 32, "smollm2_chat": 3}
 NEW_TOKENS = {"smollm2_chat": 24}  # by scale, where it is not the scale's own
 UNCLIPPED = 1e9  # an epsilon that clips nothing
 Scores = tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]  # log-probabilities and entropies, nats
@@ -44,10 +48,12 @@ Scores = tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]  # log-probabilities 
 
 @dataclass(frozen=True)
 class Arm:
-    """One loss of the comparison: its name, kind, the settings that differ from `COMMON`, and whose trainer has it.
+    """One loss of the comparison: its name, kind, the settings that differ from `COMMON`, and whose
+    trainer has it.
 
-    kind: "loss type", "correction" (on the loss dr_grpo), "transform" or "control".  sampler: whether vLLM's correction
-    is on, for the half-precision policy that sampled.  source: of the settings' values.
+    kind: "loss type", "correction" (on the loss dr_grpo), "transform" or "control".  sampler:
+    whether vLLM's correction is on, for the half-precision policy that sampled.  source: of the
+    settings' values.
     """
 
     name: str
@@ -63,7 +69,11 @@ def _sampler(mode: str) -> Arm:
 
 
 def _sequence(name: str, kind: str, transform: str | None) -> Arm:
-    settings = {"importance_sampling_level": "sequence", "epsilon": UNCLIPPED, "group_transform": transform}
+    settings = {
+        "importance_sampling_level": "sequence",
+        "epsilon": UNCLIPPED,
+        "group_transform": transform,
+    }
     return Arm(name, kind, settings, "workbook", source="no clip, constant normalizer")
 
 
@@ -76,20 +86,45 @@ ARMS = (
     Arm("bnpo", "loss type", {"loss_type": "bnpo"}),
     Arm("dr_grpo", "loss type"),
     Arm("grpo", "loss type", {"loss_type": "grpo"}),
-    Arm("cispo", "loss type", {"loss_type": "cispo", "epsilon_high": 5.0}, source="arXiv 2510.13786"),
+    Arm(
+        "cispo", "loss type", {"loss_type": "cispo", "epsilon_high": 5.0}, source="arXiv 2510.13786"
+    ),
     Arm("sapo", "loss type", {"loss_type": "sapo"}),
     Arm("vespo", "loss type", {"loss_type": "vespo"}),
     Arm("gmpo", "loss type", {"epsilon": 0.4}, "gmpo", source="arXiv 2507.20673"),
     Arm("gspo", "loss type", GSPO, source="arXiv 2507.18071"),
-    Arm("gspo, epsilon 0.03", "loss type", GSPO | {"epsilon": 0.03, "epsilon_high": 0.03}, source="this workbook"),
+    Arm(
+        "gspo, epsilon 0.03",
+        "loss type",
+        GSPO | {"epsilon": 0.03, "epsilon_high": 0.03},
+        source="this workbook",
+    ),
     Arm("luspo", "loss type", LUSPO, source="arXiv 2602.05261"),
     _sequence("sequence ratio alone", "loss type", None),
     Arm("delta 4", "correction", {"delta": 4.0}, source="arXiv 2505.07291"),
-    Arm("off-policy mask 0.5", "correction", {"off_policy_mask_threshold": 0.5}, source="TRL's documentation"),
-    Arm("off-policy mask 0.02", "correction", {"off_policy_mask_threshold": 0.02}, source="chosen so that it acts"),
+    Arm(
+        "off-policy mask 0.5",
+        "correction",
+        {"off_policy_mask_threshold": 0.5},
+        source="TRL's documentation",
+    ),
+    Arm(
+        "off-policy mask 0.02",
+        "correction",
+        {"off_policy_mask_threshold": 0.02},
+        source="chosen so that it acts",
+    ),
     Arm("entropy mask 0.2", "correction", {"top_entropy_quantile": 0.2}, source="arXiv 2506.01939"),
-    Arm("truncation mask", "correction", {"mask_truncated_completions": True}, source="arXiv 2503.14476"),
-    *(_sampler(mode) for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")),
+    Arm(
+        "truncation mask",
+        "correction",
+        {"mask_truncated_completions": True},
+        source="arXiv 2503.14476",
+    ),
+    *(
+        _sampler(mode)
+        for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+    ),
     Arm("symmetric clipping", "transform", {"clipping": "symmetric"}, **OURS),
     Arm("min_replace", "transform", {"group_transform": "min_replace"}, **OURS),
     Arm("advantage_orthogonal", "transform", {"group_transform": "advantage_orthogonal"}, **OURS),
@@ -98,8 +133,20 @@ ARMS = (
     Arm("equal weights", "control", {"num_iterations": 1}, source="TRL's ratio is then 1"),
 )
 COMMON = {  # a whole unit is one micro-batch, whose old log-probabilities TRL computes
-    **{"loss_type": "dr_grpo", "epsilon": 0.2, "beta": 0.0, "num_iterations": 8, "steps_per_generation": 1},
-    **{"gradient_accumulation_steps": 1, "report_to": "none", "disable_tqdm": True, "bf16": False, "fp16": False},
+    **{
+        "loss_type": "dr_grpo",
+        "epsilon": 0.2,
+        "beta": 0.0,
+        "num_iterations": 8,
+        "steps_per_generation": 1,
+    },
+    **{
+        "gradient_accumulation_steps": 1,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "bf16": False,
+        "fp16": False,
+    },
     **{"gradient_checkpointing": False, "save_strategy": "no"},
 }
 
@@ -116,7 +163,10 @@ class GivenScores(GRPOTrainer):
 TRAINERS = {  # the last two: their own losses on given scores
     "trl": (GivenScores, CancellationConfig),
     "gmpo": (type("GivenScoresGMPO", (GMPOTrainer, GivenScores), {}), GMPOConfig),
-    "workbook": (type("GivenScoresCancellation", (CancellationTrainer, GivenScores), {}), CancellationConfig),
+    "workbook": (
+        type("GivenScoresCancellation", (CancellationTrainer, GivenScores), {}),
+        CancellationConfig,
+    ),
 }
 
 
@@ -124,7 +174,9 @@ def loss_types_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Tables residuals (a row per prompt, arm and reuse) and drift (a row per reuse) of one seed."""
     policy, scale = bench.policy, bench.scale
     length = NEW_TOKENS.get(scale.name, scale.max_new_tokens)
-    sampled = half_precision_rollouts(policy, bench.task, PROMPTS[scale.name], scale.group_size, bench.seed, length)
+    sampled = half_precision_rollouts(
+        policy, bench.task, PROMPTS[scale.name], scale.group_size, bench.seed, length
+    )
     rollouts, lr = mixed_groups(sampled, GROUPS[scale.name]), LEARNING_RATES[scale.name]
     path = moved_scores(policy, rollouts, lr)
     drift = drift_of(rollouts, path).assign(lr=lr)
@@ -137,20 +189,29 @@ def mixed_groups(rollouts: Rollouts, most: int | None = None) -> Rollouts:
     low, high = (group_extreme(rollouts.rewards, index, groups, kind) for kind in ("amin", "amax"))
     chosen = (low < high).nonzero().squeeze(1)[:most]
     if not len(chosen):
-        raise ValueError(f"none of the {groups} groups has different rewards, so nothing pushes; sample more prompts.")
+        raise ValueError(
+            f"none of the {groups} groups has different rewards, so nothing pushes; sample more"
+            " prompts."
+        )
     return rollouts.select(torch.isin(index, chosen))
 
 
-def half_precision_rollouts(policy, task, prompts: int, group_size: int, seed: int, max_new_tokens: int) -> Rollouts:
+def half_precision_rollouts(
+    policy, task, prompts: int, group_size: int, seed: int, max_new_tokens: int
+) -> Rollouts:
     """Sample groups from a bfloat16 copy of the policy; old_logps are that copy's."""
     sampler = replace(policy, model=copy.deepcopy(policy.model).to(torch.bfloat16))
     return sample_rollouts(sampler, task, prompts, group_size, seed, max_new_tokens)
 
 
-def moved_scores(policy, rollouts: Rollouts, lr: float, reuse: tuple[int, ...] = REUSE) -> dict[int, Scores]:
-    """Score the rollouts before the r-th AdamW step on them, for each r of `reuse`; the policy stays as it was.
+def moved_scores(
+    policy, rollouts: Rollouts, lr: float, reuse: tuple[int, ...] = REUSE
+) -> dict[int, Scores]:
+    """Score the rollouts before the r-th AdamW step on them, for each r of `reuse`; the policy
+    stays as it was.
 
-    The steps follow Dr. GRPO's gradient with each ratio taken as 1, so that no arm's own weights steer them.
+    The steps follow Dr. GRPO's gradient with each ratio taken as 1, so that no arm's own weights
+    steer them.
     """
     scores, last = {}, max(reuse)
     mine = private_copy(policy)
@@ -158,7 +219,9 @@ def moved_scores(policy, rollouts: Rollouts, lr: float, reuse: tuple[int, ...] =
     for step in progress(range(1, last + 1), "steps on the rollouts"):
         if step in reuse:
             with torch.no_grad(), evaluating(mine.model):
-                scores[step] = sequence_logps(mine.model, *(getattr(rollouts, name) for name in FIELDS))
+                scores[step] = sequence_logps(
+                    mine.model, *(getattr(rollouts, name) for name in FIELDS)
+                )
         if step < last:
             update(mine, rollouts, stepper, clip=None)
     return scores
@@ -170,14 +233,18 @@ def moved_scores(policy, rollouts: Rollouts, lr: float, reuse: tuple[int, ...] =
 def arm_pushes(
     policy, task, rollouts: Rollouts, arm: Arm, path: Mapping[int, Scores]
 ) -> tuple[Float[Tensor, "B T"], dict[int, Float[Tensor, "B T"]]]:
-    """Compute the advantages (B, T) that an arm's trainer gives, and at each point of `path` its pushes (B, T).
+    """Compute the advantages (B, T) that an arm's trainer gives, and at each point of `path` its
+    pushes (B, T).
 
-    push_it = -d loss / d logp_it = w_it A_it / N, N one number of the batch; 0 where the loss masks the token.
+    push_it = -d loss / d logp_it = w_it A_it / N, N one number of the batch; 0 where the loss masks
+    the token.
 
-    rollouts: sampled groups of one size, whose old_logps are those of the policy that sampled.  path: {reuse: scores};
-    the first are those of the policy before its first step, TRL's old log-probabilities.
+    rollouts: sampled groups of one size, whose old_logps are those of the policy that
+    sampled.  path: {reuse: scores}; the first are those of the policy before its first step, TRL's
+    old log-probabilities.
 
-    Raises ValueError if TRL's rewards are not the rollouts' own, and TRL's own errors for an arm's settings.
+    Raises ValueError if TRL's rewards are not the rollouts' own, and TRL's own errors for an arm's
+    settings.
     """
     logger = logging.getLogger(GRPOTrainer.__module__)
     level = logger.level
@@ -188,12 +255,16 @@ def arm_pushes(
             trainer = _trainer(policy, task, rollouts, arm, folder)
             trainer.scores = path[min(path)]
             columns = zip(rollouts.prompts, rollouts.answers, rollouts.extras, strict=True)
-            rows = [{"prompt": prompt, "answer": answer} | extra for prompt, answer, extra in columns]
+            rows = [
+                {"prompt": prompt, "answer": answer} | extra for prompt, answer, extra in columns
+            ]
             with torch.no_grad():
                 batch = trainer._generate_and_score_completions(rows)
             (rewards,) = trainer._logs["rewards"].values()
             if list(rewards) != rollouts.rewards.tolist():
-                raise ValueError(f"arm {arm.name!r}: its trainer's rewards are not those of the rollouts.")
+                raise ValueError(
+                    f"arm {arm.name!r}: its trainer's rewards are not those of the rollouts."
+                )
             pushes = {}
             for reuse, (logps, entropies) in path.items():
                 leaf = logps.clone().requires_grad_()
@@ -208,14 +279,21 @@ def _trainer(policy, task, rollouts: Rollouts, arm: Arm, folder: str) -> GivenSc
     """The trainer of an arm, whose generation is these rollouts."""
     counts = rollouts.group_ids.unique(return_counts=True)[1]
     if (counts != counts[0]).any():
-        raise ValueError(f"rollouts have groups of {sorted(set(counts.tolist()))}; TRL needs groups of one size.")
+        raise ValueError(
+            f"rollouts have groups of {sorted(set(counts.tolist()))}; TRL needs groups of one size."
+        )
     mask = rollouts.completion_mask.bool()
-    generated = {  # tokens and the sampler's log-probabilities, as TRL takes them of a `rollout_func`
+    # tokens and the sampler's log-probabilities, as TRL takes them of a `rollout_func`
+    generated = {
         "prompt_ids": unpadded(rollouts.prompt_ids, rollouts.prompt_mask),
         "completion_ids": unpadded(rollouts.completion_ids, mask),
-        "logprobs": [row[alive].tolist() for row, alive in zip(rollouts.old_logps.cpu(), mask.cpu(), strict=True)],
+        "logprobs": [
+            row[alive].tolist()
+            for row, alive in zip(rollouts.old_logps.cpu(), mask.cpu(), strict=True)
+        ],
     }
-    model = copy.copy(policy.model)  # for TRL to patch: the same weights, in training mode by its own flag alone
+    # for TRL to patch: the same weights, in training mode by its own flag alone
+    model = copy.copy(policy.model)
     model.config, model.training = copy.deepcopy(policy.model.config), True
     trainer_class, config_class = TRAINERS[arm.trainer]
     sizes = {"per_device_train_batch_size": len(rollouts), "num_generations": int(counts[0])}
@@ -229,7 +307,8 @@ def _trainer(policy, task, rollouts: Rollouts, arm: Arm, folder: str) -> GivenSc
         rollout_func=lambda prompts, trainer: generated,
     )
     trainer.current_gradient_accumulation_steps = 1
-    if arm.sampler:  # vLLM itself is asked for nothing: its rollouts and their log-probabilities are given
+    # vLLM itself is asked for nothing: its rollouts and their log-probabilities are given
+    if arm.sampler:
         trainer.use_vllm, trainer._last_loaded_step = True, trainer.state.global_step
     return trainer
 
@@ -248,7 +327,9 @@ def loss_type_residuals(
     for arm in progress(arms, "arms"):
         _, pushes = arm_pushes(policy, task, rollouts, arm, path)
         for reuse, push in pushes.items():
-            tables.append(group_residuals(rollouts, push).assign(arm=arm.name, kind=arm.kind, reuse=reuse))
+            tables.append(
+                group_residuals(rollouts, push).assign(arm=arm.name, kind=arm.kind, reuse=reuse)
+            )
     table = pd.concat(tables, ignore_index=True)
     numbers = dict.fromkeys(table.select_dtypes("float64").columns, "float32")
     return table.astype(numbers | {"group": "int16", "reuse": "int8"})
@@ -257,16 +338,17 @@ def loss_type_residuals(
 def group_residuals(rollouts: Rollouts, pushes: Float[Tensor, "B T"]) -> pd.DataFrame:
     """Residual |sum w A| / sum |w A| of each group: 0 cancels, 1 adds up.
 
-    Columns: group;
-    shared, over places where all rollouts have the same token, averaged over those at which any rollout pushes;
-    every, over all places that no rollout ends before, as if the group shared a token there;
-    silent, the share of the group's tokens that do not push.
-    NaN where nothing pushes.  Shapes: pushes (B, T), 0 outside the loss's mask.
+    Columns: group; shared, over places where all rollouts have the same token, averaged over those
+    at which any rollout pushes; every, over all places that no rollout ends before, as if the group
+    shared a token there; silent, the share of the group's tokens that do not push. NaN where
+    nothing pushes.  Shapes: pushes (B, T), 0 outside the loss's mask.
     """
     mask, group_ids, pushes = rollouts.completion_mask.bool(), rollouts.group_ids, pushes.double()
     index, groups = group_index(group_ids, len(rollouts))
     same = shared_places(rollouts.completion_ids, mask, group_ids)
-    shared, common = (group_extreme(places.long(), index, groups, "amin").bool() for places in (same, mask))
+    shared, common = (
+        group_extreme(places.long(), index, groups, "amin").bool() for places in (same, mask)
+    )
     idle = group_sum(((pushes == 0) & mask).double().sum(1), index, groups)
     columns = {
         "group": torch.arange(groups),
@@ -277,18 +359,25 @@ def group_residuals(rollouts: Rollouts, pushes: Float[Tensor, "B T"]) -> pd.Data
     return pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
 
 
-def _mean_over_places(pushes: Tensor, group_ids: Tensor, places: Bool[Tensor, "groups T"]) -> Float[Tensor, " groups"]:
-    """Residual of each group, averaged over those of its places at which any rollout pushes; NaN without any."""
-    pushing = places & (group_extreme(pushes.abs(), *group_index(group_ids, len(pushes)), "amax") > 0)
+def _mean_over_places(
+    pushes: Tensor, group_ids: Tensor, places: Bool[Tensor, "groups T"]
+) -> Float[Tensor, " groups"]:
+    """Residual of each group, averaged over those of its places at which any rollout pushes; NaN
+    without any.
+    """
+    pushing = places & (
+        group_extreme(pushes.abs(), *group_index(group_ids, len(pushes)), "amax") > 0
+    )
     residual = cancellation_residual(pushes, torch.ones_like(pushes), group_ids)  # (groups, T)
     return (residual * pushing).sum(1) / pushing.sum(1)
 
 
 def drift_of(rollouts: Rollouts, path: dict[int, Scores]) -> pd.DataFrame:
-    """Tabulate how far the policy had moved at each reuse, a row each, beside how unequal its rollouts' lengths are.
+    """Tabulate how far the policy had moved at each reuse, a row each, beside how unequal its
+    rollouts' lengths are.
 
-    Columns reuse; drift and shared_drift, root mean square log-ratio (nats) of all tokens and of position-shared ones;
-    length_sd, tokens.
+    Columns reuse; drift and shared_drift, root mean square log-ratio (nats) of all tokens and of
+    position-shared ones; length_sd, tokens.
     """
     mask, start = rollouts.completion_mask.bool(), path[min(path)][0]
     same = shared_places(rollouts.completion_ids, mask, rollouts.group_ids)
@@ -298,5 +387,7 @@ def drift_of(rollouts: Rollouts, path: dict[int, Scores]) -> pd.DataFrame:
         return float(values.double().square().mean().sqrt())
 
     moved = {reuse: now - start for reuse, (now, _) in path.items()}
-    rows = [{"reuse": r, "drift": rms(m[mask]), "shared_drift": rms(m[same])} for r, m in moved.items()]
+    rows = [
+        {"reuse": r, "drift": rms(m[mask]), "shared_drift": rms(m[same])} for r, m in moved.items()
+    ]
     return pd.DataFrame(rows).assign(length_sd=length_sd)

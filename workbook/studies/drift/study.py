@@ -1,16 +1,22 @@
-"""Studies of exchangeable weights in training: `confidence`, `confidence_tuning` and `training_curves`.
+"""Studies of exchangeable weights in training: `confidence`, `confidence_tuning` and
+`training_curves`.
 
-On the plane of the confidence p of template words (members of the family) and the group's size G, `confidence` measures
+On the plane of the confidence p of template words (members of the family) and the group's size G,
+`confidence` measures
 
 - energy: the share of all energy on shared tokens (`probe.shared_energy`);
-- residuals: what each objective leaves on shared tokens when a batch is used again, and in the policy's own gradients;
-- runs: seven objectives in training (ARMS), each with a twin whose advantages are permuted within their groups: it
-  learns nothing, so what it moves is the price of noise, ratios and clip. All at G = 2 and p = 0.8, where a quarter of
-  the energy is shared; GSPO and min-replace along p at G = 2, and along G at p = 0.8 (twins at G = 8 alone).
+- residuals: what each objective leaves on shared tokens when a batch is used again, and in the
+policy's own gradients;
+- runs: seven objectives in training (ARMS), each with a twin whose advantages are permuted within
+their groups: it
+  learns nothing, so what it moves is the price of noise, ratios and clip. All at G = 2 and p = 0.8,
+  where a quarter of the energy is shared; GSPO and min-replace along p at G = 2, and along G at p =
+  0.8 (twins at G = 8 alone).
 
-A generation batch of 128 rollouts is cut into two mini-batches of whole groups and gone over twice, so that ratios
-differ. `confidence_tuning` searches each arm's learning rate and clip range, on a unit of its own; `training_curves`
-reads whole runs at one learning rate. Registrations: data/results/unequal_weights/registration.yaml.
+A generation batch of 128 rollouts is cut into two mini-batches of whole groups and gone over twice,
+so that ratios differ. `confidence_tuning` searches each arm's learning rate and clip range, on a
+unit of its own; `training_curves` reads whole runs at one learning rate. Registrations:
+data/results/unequal_weights/registration.yaml.
 """
 
 from collections.abc import Sequence
@@ -31,7 +37,15 @@ from workbook.chapters.drift.probe import (
 from workbook.messages import progress
 from workbook.policies.models import private_copy
 from workbook.probes.drift import learning_tax, odds_drift
-from workbook.probes.step import MOVED, logp_change, logps, matched_lr, optimizer_of, output_layer_step, update
+from workbook.probes.step import (
+    MOVED,
+    logp_change,
+    logps,
+    matched_lr,
+    optimizer_of,
+    output_layer_step,
+    update,
+)
 from workbook.probes.values import cell_gap, exact_pool, expected_reward
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
@@ -50,7 +64,8 @@ COMPARED = ("GSPO", "min-replace")  # the arms along both axes
 PLACES = [(2, p) for p in (1.0, 0.7)] + [(size, 0.8) for size in (4, 8, 16)]
 TWINNED = [POINT, (2, 1.0), (2, 0.7), (8, 0.8)]  # where arms have twins with permuted advantages
 HELD_OUT_PROMPTS = 24
-EPOCHS, REFERENCE_LR = 3, 3e-4  # of the steps on a batch before its residuals are read; all rollouts weigh the same
+# of the steps on a batch before its residuals are read; all rollouts weigh the same
+EPOCHS, REFERENCE_LR = 3, 3e-4
 OBJECTIVES = {  # level, clipping, epsilon, transform
     "token ratio": ("token", "none", 0.2, "none"),
     "sequence ratio": ("sequence", "none", 0.01, "none"),
@@ -71,16 +86,31 @@ CURVES = "training_curves"
 LR = 3e-4  # of all arms of the curves, so that they differ in their weights alone
 STEP_NATS = 0.01  # root mean square movement of the small step that agreement and gap are read from
 READ_PROMPTS, READ_SIZE = 16, 8  # held-out prompts of that step, and rollouts of each
-AT_ONE_PLACE = ("group", "reward", "position")  # what boosted and suppressed tokens have in common (value_gap)
+# what boosted and suppressed tokens have in common (value_gap)
+AT_ONE_PLACE = ("group", "reward", "position")
 BATCHES, EVERY = 12, 2  # generation batches, and from one reading to the next
 GROUPS, PAIRS = (8, 1.0), (2, 0.8)  # group size and template confidence of the two places
 CURVE_ARMS = {
     GROUPS: ("PPO", "PPO, symmetric", "GSPO", "min-replace", "min-replace, clamped", "orthogonal"),
     PAIRS: ("PPO", "GSPO", "min-replace"),
 }
-STEPPED, CURVES_TWINNED = ("PPO", "GSPO"), ("GSPO",)  # arms with a small step read at GROUPS; with a permuted twin
-HELD_OUT_SEED = 8005  # of live curves' prompts: none of them is trained on, unless with a seed that is 5 modulo 8
-COLUMNS = ["arm", "permuted", "group_size", "lr", "epsilon", "batch", "steps", "reward", "value", "tax", "free_tax"]
+# arms with a small step read at GROUPS; with a permuted twin
+STEPPED, CURVES_TWINNED = ("PPO", "GSPO"), ("GSPO",)
+# of live curves' prompts: none of them is trained on, unless with a seed that is 5 modulo 8
+HELD_OUT_SEED = 8005
+COLUMNS = [
+    "arm",
+    "permuted",
+    "group_size",
+    "lr",
+    "epsilon",
+    "batch",
+    "steps",
+    "reward",
+    "value",
+    "tax",
+    "free_tax",
+]
 COLUMNS += ["odds", "style_entropy", "moved", "agreement, all", "agreement, moved", "gap"]
 
 
@@ -89,9 +119,11 @@ COLUMNS += ["odds", "style_entropy", "moved", "agreement, all", "agreement, move
 
 @dataclass(frozen=True)
 class Arm:
-    """One objective: its ratio's level, whether it is clipped, and how; transform and what that works on.
+    """One objective: its ratio's level, whether it is clipped, and how; transform and what that
+    works on.
 
-    Its weights are exchangeable within a group where there is a transform; lr, epsilon: as tuned on unit 100.
+    Its weights are exchangeable within a group where there is a transform; lr, epsilon: as tuned on
+    unit 100.
     """
 
     lr: float
@@ -103,7 +135,9 @@ class Arm:
     transform_on: str = "clipped"
 
     def loop(self, group_size: int, lr: float, epsilon: float, permuted: bool = False) -> Loop:
-        """The loop of a run of this arm, at 128 rollouts a batch; epsilon: of the clip range, where it has one."""
+        """The loop of a run of this arm, at 128 rollouts a batch; epsilon: of the clip range, where
+        it has one.
+        """
         return replace(
             LOOP,
             prompts=ROLLOUTS // group_size,
@@ -130,16 +164,22 @@ ARMS = {
 
 
 class FreeWords(Readings):
-    """Readings of a chain policy with the movement of all free words: of style, and of templates that have a synonym.
+    """Readings of a chain policy with the movement of all free words: of style, and of templates
+    that have a synonym.
 
-    tax: mean KL of style words from the start; template_tax: of the free template words (NaN where none is free);
-    free_tax: of both, per word; odds: mean |change of log-odds| between equivalent solutions; all in nats.
+    tax: mean KL of style words from the start; template_tax: of the free template words (NaN where
+    none is free);
+    free_tax: of both, per word; odds: mean |change of log-odds| between equivalent solutions; all
+    in nats.
     """
 
     def now(self, policy) -> dict[str, float]:
         """The readings of a later policy."""
         report = self.drift.report(policy)
-        free = report[(report["entropy_before"] > MIN_FREE_ENTROPY) & report["category"].isin(["style", "template"])]
+        free = report[
+            (report["entropy_before"] > MIN_FREE_ENTROPY)
+            & report["category"].isin(["style", "template"])
+        ]
         style = learning_tax(report).mean()
         return {
             "value": float(expected_reward(policy, self.task, self.held_out).mean()),
@@ -152,11 +192,12 @@ class FreeWords(Readings):
 
 
 class StepReadings(FreeWords):
-    """`FreeWords`, and what one small step of plain SGD on fresh rollouts of held-out prompts would do just then.
+    """`FreeWords`, and what one small step of plain SGD on fresh rollouts of held-out prompts would
+    do just then.
 
-    "agreement, all" and "agreement, moved" (beyond MOVED of the rms): how often the output layer alone predicts its
-    sign (H4).  gap: exact value of boosted minus suppressed tokens at equal position in rollouts of one reward (H7).
-    NaN where no group is mixed.
+    "agreement, all" and "agreement, moved" (beyond MOVED of the rms): how often the output layer
+    alone predicts its sign (H4).  gap: exact value of boosted minus suppressed tokens at equal
+    position in rollouts of one reward (H7). NaN where no group is mixed.
     """
 
     def __init__(self, policy, task, held_out: list[str], seed: int = 0):
@@ -165,7 +206,10 @@ class StepReadings(FreeWords):
 
     def now(self, policy) -> dict[str, float]:
         """The readings of a later policy."""
-        rows = [{"prompt": prompt, "answer": self.task.solve(prompt)} for prompt in self.held_out[:READ_PROMPTS]]
+        rows = [
+            {"prompt": prompt, "answer": self.task.solve(prompt)}
+            for prompt in self.held_out[:READ_PROMPTS]
+        ]
         rollouts = sample_rollouts(policy, self.task, rows, READ_SIZE, self.seed)
         read = {"agreement, all": np.nan, "agreement, moved": np.nan, "gap": np.nan}
         if rollouts.advantages.any():
@@ -176,10 +220,15 @@ class StepReadings(FreeWords):
             change = moved[alive].double().cpu().numpy()
             agree = np.sign(change) == np.sign(predicted.cpu().numpy())
             far = np.abs(change) > MOVED * np.sqrt(np.mean(change**2))
-            read = {"agreement, all": float(agree.mean()), "agreement, moved": float(agree[far].mean())}
+            read = {
+                "agreement, all": float(agree.mean()),
+                "agreement, moved": float(agree[far].mean()),
+            }
             _, table = exact_pool(policy, self.task, rollouts)
             at = table["rollout"].to_numpy(), table["position"].to_numpy()
-            read["gap"] = cell_gap(table.assign(dlogp=moved.double().cpu().numpy()[at]), AT_ONE_PLACE)
+            read["gap"] = cell_gap(
+                table.assign(dlogp=moved.double().cpu().numpy()[at]), AT_ONE_PLACE
+            )
         return super().now(policy) | read
 
 
@@ -195,9 +244,11 @@ def run_arm(
     every: int = 1,
     **rate: float,
 ) -> pd.DataFrame:
-    """Train one arm in memory: the table of `train_in_memory`, with the columns arm, permuted, group_size, lr, epsilon.
+    """Train one arm in memory: the table of `train_in_memory`, with the columns arm, permuted,
+    group_size, lr, epsilon.
 
-    every: generation batches from one reading to the next.  rate: lr and epsilon, where they are not the tuned ones.
+    every: generation batches from one reading to the next.  rate: lr and epsilon, where they are
+    not the tuned ones.
     """
     check_choice("arm", name, tuple(ARMS))
     rate = {"lr": ARMS[name].lr, "epsilon": ARMS[name].epsilon} | rate
@@ -219,25 +270,34 @@ def training_curves(
     every: int = 1,
     readings: FreeWords | None = None,
 ) -> pd.DataFrame:
-    """Train arms from one policy and read each after every few generation batches; the policy stays as it was.
+    """Train arms from one policy and read each after every few generation batches; the policy stays
+    as it was.
 
-    arms: of ARMS; "PPO" has GRPO's token ratios and its one-sided clip, "GSPO" sequence ratios.  epsilon: half
-    the clip range, by default each arm's own.  permuted: advantages permuted within their groups, so that nothing can
-    be learned.  readings: on held-out prompts, by default `FreeWords` on some of the task's.
+    arms: of ARMS; "PPO" has GRPO's token ratios and its one-sided clip, "GSPO" sequence
+    ratios.  epsilon: half the clip range, by default each arm's own.  permuted: advantages permuted
+    within their groups, so that nothing can be learned.  readings: on held-out prompts, by default
+    `FreeWords` on some of the task's.
 
-    Columns: arm, permuted, group_size, lr, epsilon, batch (0 before the first), steps; reward, of the batch; moved
-    (nats), and what `readings` gives.
+    Columns: arm, permuted, group_size, lr, epsilon, batch (0 before the first), steps; reward, of
+    the batch; moved (nats), and what `readings` gives.
 
-    Raises ValueError for an unknown arm, and for groups that do not fill both mini-batches of 128 rollouts.
+    Raises ValueError for an unknown arm, and for groups that do not fill both mini-batches of 128
+    rollouts.
     """
     if group_size < 2 or ROLLOUTS % (2 * group_size):
         raise ValueError(
-            f"group_size={group_size} must divide {ROLLOUTS // 2}, half of a batch's rollouts, and be 2 or more."
+            f"group_size={group_size} must divide {ROLLOUTS // 2}, half of a batch's rollouts, and"
+            " be 2 or more."
         )
-    readings = readings or FreeWords(policy, task, task.dataset(HELD_OUT_PROMPTS, HELD_OUT_SEED)["prompt"][:])
+    readings = readings or FreeWords(
+        policy, task, task.dataset(HELD_OUT_PROMPTS, HELD_OUT_SEED)["prompt"][:]
+    )
     rate = {"lr": lr} if epsilon is None else {"lr": lr, "epsilon": epsilon}
     run = (group_size, seed, permuted, batches, every)
-    tables = [run_arm(policy, task, readings, name, *run, **rate) for name in progress(list(arms), "objectives")]
+    tables = [
+        run_arm(policy, task, readings, name, *run, **rate)
+        for name in progress(list(arms), "objectives")
+    ]
     table = pd.concat(tables, ignore_index=True)
     return table[[name for name in COLUMNS if name in table]]
 
@@ -250,13 +310,18 @@ def confidence_study(bench: Bench) -> dict[str, pd.DataFrame]:
     energy, residuals, runs = [], [], []
     for confidence in CONFIDENCES:
         here = bench.dialled(confidence=confidence)
-        rollouts = _sampled(here, max(GROUP_SIZES), prompts=16)  # smaller groups are parts of the same rollouts
+        # smaller groups are parts of the same rollouts
+        rollouts = _sampled(here, max(GROUP_SIZES), prompts=16)
         for size in GROUP_SIZES:
             ids = torch.arange(len(rollouts)) // size
             advantages = group_advantages(rollouts.rewards, ids, estimator="dr_grpo")
-            table = shared_energy(here.policy, replace(rollouts, group_ids=ids, advantages=advantages))
+            table = shared_energy(
+                here.policy, replace(rollouts, group_ids=ids, advantages=advantages)
+            )
             energy.append(table.assign(confidence=confidence, group_size=size))
-    places = [(POINT[0], p) for p in CONFIDENCES] + [(size, POINT[1]) for size in GROUP_SIZES if size != POINT[0]]
+    places = [(POINT[0], p) for p in CONFIDENCES] + [
+        (size, POINT[1]) for size in GROUP_SIZES if size != POINT[0]
+    ]
     for size, confidence in places:
         here = bench.dialled(confidence=confidence)
         table = objective_residuals(here.policy, _sampled(here, size))
@@ -266,26 +331,39 @@ def confidence_study(bench: Bench) -> dict[str, pd.DataFrame]:
         readings = readings_of(here)
         for name in arms:
             for permuted in (False, True) if (size, confidence) in TWINNED else (False,):
-                run = run_arm(here.policy, here.task, readings, name, size, here.data_seed, permuted)
-                runs.append(run.assign(confidence=confidence).drop(columns=["sign_cosine", "sampled_tokens"]))
+                run = run_arm(
+                    here.policy, here.task, readings, name, size, here.data_seed, permuted
+                )
+                runs.append(
+                    run.assign(confidence=confidence).drop(
+                        columns=["sign_cosine", "sampled_tokens"]
+                    )
+                )
     tables = {"energy": energy, "residuals": residuals, "runs": runs}
     return {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
 
 
 def _sampled(bench: Bench, group_size: int, prompts: int | None = None) -> Rollouts:
     prompts, length = prompts or ROLLOUTS // group_size, bench.scale.max_new_tokens
-    return sample_rollouts(bench.policy, bench.task, prompts, group_size, bench.data_seed, length, estimator="dr_grpo")
+    return sample_rollouts(
+        bench.policy, bench.task, prompts, group_size, bench.data_seed, length, estimator="dr_grpo"
+    )
 
 
-def objective_residuals(policy, rollouts: Rollouts, epochs: int = EPOCHS, lr: float = REFERENCE_LR) -> pd.DataFrame:
-    """Residual that every objective leaves on shared tokens, after so many epochs on a batch in two halves.
+def objective_residuals(
+    policy, rollouts: Rollouts, epochs: int = EPOCHS, lr: float = REFERENCE_LR
+) -> pd.DataFrame:
+    """Residual that every objective leaves on shared tokens, after so many epochs on a batch in two
+    halves.
 
-    In these epochs all rollouts weigh the same, so all objectives are asked about one and the same movement.
+    In these epochs all rollouts weigh the same, so all objectives are asked about one and the same
+    movement.
 
-    A row for each of OBJECTIVES, and "equal weights", before the first step. Columns objective; residual, weighted by
-    energy; stopped, the share of shared tokens' energy with weight 0; gradient, the residual of the shared tokens'
-    update in all the policy's weights (`shared_gradient`), of equal weights and BY_GRADIENT, by the first 32 rollouts;
-    drift, rms log-ratio of the batch (nats).
+    A row for each of OBJECTIVES, and "equal weights", before the first step. Columns objective;
+    residual, weighted by energy; stopped, the share of shared tokens' energy with weight 0;
+    gradient, the residual of the shared tokens' update in all the policy's weights
+    (`shared_gradient`), of equal weights and BY_GRADIENT, by the first 32 rollouts; drift, rms
+    log-ratio of the batch (nats).
     """
     alive = rollouts.completion_mask.bool()
     shared = shared_places(rollouts.completion_ids, alive, rollouts.group_ids) & alive
@@ -295,8 +373,19 @@ def objective_residuals(policy, rollouts: Rollouts, epochs: int = EPOCHS, lr: fl
     def by_gradient(weights, policy) -> float:
         return shared_gradient(policy, rollouts.select(few), weights[few], shared[few])
 
-    rows = [(EQUAL, residual_by_energy(rollouts, equal, energy, shared), 0.0, by_gradient(equal, policy), 0.0)]
-    halves = [rollouts.select(torch.isin(rollouts.group_ids, half)) for half in rollouts.group_ids.unique().chunk(2)]
+    rows = [
+        (
+            EQUAL,
+            residual_by_energy(rollouts, equal, energy, shared),
+            0.0,
+            by_gradient(equal, policy),
+            0.0,
+        )
+    ]
+    halves = [
+        rollouts.select(torch.isin(rollouts.group_ids, half))
+        for half in rollouts.group_ids.unique().chunk(2)
+    ]
     mine = private_copy(policy)
     stepper = optimizer_of(mine, LOOP.optimizer, lr)
     for part in halves * epochs:
@@ -307,20 +396,27 @@ def objective_residuals(policy, rollouts: Rollouts, epochs: int = EPOCHS, lr: fl
         weights = objective_weights(rollouts, now, *objective)
         stopped = float((energy * shared * (weights == 0)).sum() / (energy * shared).sum())
         own = by_gradient(weights, mine) if name in BY_GRADIENT else float("nan")
-        rows.append((name, residual_by_energy(rollouts, weights, energy, shared), stopped, own, drift))
+        rows.append(
+            (name, residual_by_energy(rollouts, weights, energy, shared), stopped, own, drift)
+        )
     return pd.DataFrame(rows, columns=["objective", "residual", "stopped", "gradient", "drift"])
 
 
 def readings_of(bench: Bench) -> FreeWords:
     """Readings on the unit's held-out prompts."""
-    return FreeWords(bench.policy, bench.task, bench.task.dataset(HELD_OUT_PROMPTS, bench.held_out_seed)["prompt"][:])
+    return FreeWords(
+        bench.policy,
+        bench.task,
+        bench.task.dataset(HELD_OUT_PROMPTS, bench.held_out_seed)["prompt"][:],
+    )
 
 
 def tuning_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table rates of one unit: every arm at the deciding point, at each learning rate and clip range of the grids.
+    """Table rates of one unit: every arm at the deciding point, at each learning rate and clip
+    range of the grids.
 
-    Columns arm, lr, epsilon, final (exact held-out value at the end), lowest (the least along the run, as a share of
-    the start's).
+    Columns arm, lr, epsilon, final (exact held-out value at the end), lowest (the least along the
+    run, as a share of the start's).
     """
     size, confidence = POINT
     here = bench.dialled(confidence=confidence)
@@ -329,24 +425,39 @@ def tuning_study(bench: Bench) -> dict[str, pd.DataFrame]:
         for lr in RATE_GRID:
             for epsilon in CLIP_GRID[arm.level] if arm.clipped else (arm.epsilon,):
                 settings = {"batches": TUNING_BATCHES, "lr": lr, "epsilon": epsilon}
-                run = run_arm(here.policy, here.task, readings, name, size, here.data_seed, **settings)
+                run = run_arm(
+                    here.policy, here.task, readings, name, size, here.data_seed, **settings
+                )
                 value = run["value"]
                 rows.append((name, lr, epsilon, value.iloc[-1], value.min() / value.iloc[0]))
     return {"rates": pd.DataFrame(rows, columns=["arm", "lr", "epsilon", "final", "lowest"])}
 
 
 def training_curves_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table curves of one unit: `training_curves` at both places, GSPO with its twin of permuted advantages."""
+    """Table curves of one unit: `training_curves` at both places, GSPO with its twin of permuted
+    advantages.
+    """
     small, tables = bench.scale.name == "tiny", []
     for place, arms in ({GROUPS: STEPPED} if small else CURVE_ARMS).items():
         here = bench if small else bench.dialled(confidence=place[1])
         settings = {"group_size": place[0], "seed": here.data_seed}
         settings |= {"batches": 2, "every": 1} if small else {"batches": BATCHES, "every": EVERY}
-        held_out = here.task.dataset(READ_PROMPTS if small else HELD_OUT_PROMPTS, here.held_out_seed)["prompt"][:]
+        held_out = here.task.dataset(
+            READ_PROMPTS if small else HELD_OUT_PROMPTS, here.held_out_seed
+        )["prompt"][:]
         plain = FreeWords(here.policy, here.task, held_out)
-        stepped = StepReadings(here.policy, here.task, held_out, here.held_out_seed) if place == GROUPS else plain
-        for name, permuted in [*((name, False) for name in arms), *((name, True) for name in CURVES_TWINNED)]:
+        stepped = (
+            StepReadings(here.policy, here.task, held_out, here.held_out_seed)
+            if place == GROUPS
+            else plain
+        )
+        for name, permuted in [
+            *((name, False) for name in arms),
+            *((name, True) for name in CURVES_TWINNED),
+        ]:
             readings = stepped if name in STEPPED and not permuted else plain
-            run = training_curves(here.policy, here.task, [name], permuted=permuted, readings=readings, **settings)
+            run = training_curves(
+                here.policy, here.task, [name], permuted=permuted, readings=readings, **settings
+            )
             tables.append(run.assign(confidence=place[1]))
     return {"curves": pd.concat(tables, ignore_index=True)}

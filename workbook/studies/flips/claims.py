@@ -1,5 +1,6 @@
-"""Claims of chapter 05: which tokens flip (H1), under which optimizer (R5), at matched frequencies (R1), with signs
-permuted (R3); whether cancellation holds shared tokens still (H5, the falsifier); where updates go (H6).
+"""Claims of chapter 05: which tokens flip (H1), under which optimizer (R5), at matched frequencies
+(R1), with signs permuted (R3); whether cancellation holds shared tokens still (H5, the falsifier);
+where updates go (H6).
 
 What decides was registered for the study dose, curves over the number of prompts in a step that
 are judged at `PAPER_DOSE`. The rows of dose_llm, of two language models, are described.
@@ -20,35 +21,44 @@ REACHED = 64  # where its curve ends
 # --- one number per unit
 
 
-def rate(tables: Tables, column: str = "crossed", tokens: str = "all", prompts: int = PAPER_DOSE) -> pd.Series:
+def rate(
+    tables: Tables, column: str = "crossed", tokens: str = "all", prompts: int = PAPER_DOSE
+) -> pd.Series:
     """H1, R1: a column of `flip_rates` at a number of prompts per step."""
     table = tables["dose/rates"].query("tokens == @tokens and prompts == @prompts")
     return table.set_index("seed")[column]
 
 
 def predicted_follows(table: pd.DataFrame) -> pd.DataFrame:
-    """H1's prediction beside what was measured: rows of one kind of token with the column predicted.
+    """H1's prediction beside what was measured: rows of one kind of token with the column
+    predicted.
 
-    1/2 + (follows of a prompt alone - 1/2) own / (own + others).  Columns that name a curve: `CURVE_KEYS`, tokens.
+    1/2 + (follows of a prompt alone - 1/2) own / (own + others).  Columns that name a curve:
+    `CURVE_KEYS`, tokens.
     """
     keys = [name for name in (*CURVE_KEYS, "tokens") if name in table]
     alone = table.loc[table["prompts"] == 1].set_index(keys)["follows"]
     first = pd.Series(alone.reindex(pd.MultiIndex.from_frame(table[keys])).to_numpy(), table.index)
-    return table.assign(predicted=0.5 + (first - 0.5) * (table["own"] / (table["own"] + table["others"])))
+    return table.assign(
+        predicted=0.5 + (first - 0.5) * (table["own"] / (table["own"] + table["others"]))
+    )
 
 
 def missed(tables: Tables, table: str = "dose/rates", least: int = 2) -> pd.Series:
-    """H1's mechanism: mean |measured - predicted| follows over numbers of prompts from `least`, then over curves."""
+    """H1's mechanism: mean |measured - predicted| follows over numbers of prompts from `least`,
+    then over curves.
+    """
     rows = predicted_follows(tables[table].query("tokens == 'unsure'")).query("prompts >= @least")
     curve = [rows[name] for name in CURVE_KEYS if name in rows]
     return (rows["follows"] - rows["predicted"]).abs().groupby(curve).mean().groupby("seed").mean()
 
 
 def contrasts(table: pd.DataFrame, kept: float = 0.5, matched: bool = False) -> pd.DataFrame:
-    """H5: (net of shared - kept x net of specific) / mean |change|: a row per unit, identity and number of prompts.
+    """H5: (net of shared - kept x net of specific) / mean |change|: a row per unit, identity and
+    number of prompts.
 
-    table: `net_curve`'s, with a column seed.  matched: shared tokens weigh as specific ones do over confidence.
-    Columns of the curve, contrast, ratio (of the nets).
+    table: `net_curve`'s, with a column seed.  matched: shared tokens weigh as specific ones do over
+    confidence. Columns of the curve, contrast, ratio (of the nets).
     """
     keys = [name for name in ("seed", "alphabets", "identity", "prompts") if name in table]
     wide = table.pivot(index=[*keys, "band"], columns="kind", values=["net", "size", "tokens"])
@@ -57,23 +67,38 @@ def contrasts(table: pd.DataFrame, kept: float = 0.5, matched: bool = False) -> 
         wide = wide.dropna()
         weights = wide["tokens"].assign(shared=wide["tokens"]["specific"])
     net = (wide["net"] * weights).groupby(keys).sum() / weights.groupby(keys).sum()
-    whole = (wide["size"] * weights).sum(axis=1).groupby(keys).sum() / weights.sum(axis=1).groupby(keys).sum()
-    columns = {"contrast": (net["shared"] - kept * net["specific"]) / whole, "ratio": net["shared"] / net["specific"]}
+    whole = (wide["size"] * weights).sum(axis=1).groupby(keys).sum() / weights.sum(axis=1).groupby(
+        keys
+    ).sum()
+    columns = {
+        "contrast": (net["shared"] - kept * net["specific"]) / whole,
+        "ratio": net["shared"] / net["specific"],
+    }
     return pd.DataFrame(columns).reset_index()
 
 
 def contrast(
-    tables: Tables, identity: str = "sign-shared", prompts: int = PAPER_DOSE, kept: float = 0.5, matched: bool = False
+    tables: Tables,
+    identity: str = "sign-shared",
+    prompts: int = PAPER_DOSE,
+    kept: float = 0.5,
+    matched: bool = False,
 ) -> pd.Series:
     """H5 at a number of prompts per step; the falsifier with kept=1."""
-    table = contrasts(tables["dose/net"].query("identity == @identity and prompts == @prompts"), kept, matched)
+    table = contrasts(
+        tables["dose/net"].query("identity == @identity and prompts == @prompts"), kept, matched
+    )
     return table.set_index("seed")["contrast"]
 
 
 def turning(tables: Tables) -> pd.Series:
-    """H5: mean contrast where own exceeds others, minus the mean where others exceed own; NaN where one is missing."""
+    """H5: mean contrast where own exceeds others, minus the mean where others exceed own; NaN where
+    one is missing.
+    """
     rates = tables["dose/rates"].query("tokens == 'unsure'").set_index(["seed", "prompts"])
-    table = contrasts(tables["dose/net"].query("identity == 'sign-shared'")).set_index(["seed", "prompts"])["contrast"]
+    table = contrasts(tables["dose/net"].query("identity == 'sign-shared'")).set_index(
+        ["seed", "prompts"]
+    )["contrast"]
     below = (rates["own"] > rates["others"]).reindex(table.index)
     return table[below].groupby("seed").mean() - table[~below].groupby("seed").mean()
 
@@ -85,7 +110,9 @@ def shift(tables: Tables, categories: tuple[str, ...], equal_energy: bool = Fals
 
 
 def permuted(tables: Tables, rollouts: tuple[str, ...]) -> pd.Series:
-    """R3: effect of a unit of advantage given to such a rollout, not to one without the word, as a share of own's."""
+    """R3: effect of a unit of advantage given to such a rollout, not to one without the word, as a
+    share of own's.
+    """
     table = tables["dose/signs"].assign(total=lambda rows: rows["effect"] * rows["pairs"])
     held = table[table["rollout"].isin(rollouts)].groupby("seed")[["total", "pairs"]].sum()
     without = table[table["rollout"] == "no such word"].set_index("seed")["effect"]
@@ -104,32 +131,45 @@ def optimizer_distance(tables: Tables, optimizer: str) -> pd.Series:
 def _step_on(rows: pd.DataFrame, prompts: int) -> pd.DataFrame:
     """The rows of steps on so many prompts; ValueError if none was made, since fewer push."""
     if (most := rows["prompts"].max()) < prompts:
-        raise ValueError(f"no step on {prompts} prompts could be made, too few of them push; the curve ends at {most}.")
+        raise ValueError(
+            f"no step on {prompts} prompts could be made, too few of them push; the curve ends at"
+            f" {most}."
+        )
     return rows[rows["prompts"] == prompts]
 
 
 def change_of_follows(tables: Tables, prompts: int | None = None) -> pd.Series:
-    """H1: follows of moved tokens at a number of prompts (the most by default) minus that with one prompt alone."""
+    """H1: follows of moved tokens at a number of prompts (the most by default) minus that with one
+    prompt alone.
+    """
     rows = tables["dose_llm/rates"].query("tokens == 'moved'")
     first, last = _step_on(rows, 1), _step_on(rows, prompts or rows["prompts"].max())
     return last.set_index("seed")["follows"] - first.set_index("seed")["follows"]
 
 
 def same_token_mass(tables: Tables) -> pd.Series:
-    """H2: share of what single tokens move in other prompts that lands on the same token, both unsure."""
+    """H2: share of what single tokens move in other prompts that lands on the same token, both
+    unsure.
+    """
     rows = tables["dose_llm/mass"]
     chosen = (rows["where"] == "other prompts") & (rows["kind"] == "same token, both unsure")
     return rows[chosen].groupby("seed")["mass"].sum()
 
 
-def net_ratio(tables: Tables, prompts: int = REGISTERED, identity: str = "sign-shared") -> pd.Series:
+def net_ratio(
+    tables: Tables, prompts: int = REGISTERED, identity: str = "sign-shared"
+) -> pd.Series:
     """H5: net change of shared tokens over that of specific ones."""
     rows = contrasts(tables["dose_llm/net"]).query("identity == @identity")
     return _step_on(rows, prompts).set_index("seed")["ratio"]
 
 
-def shift_at_equal_energy(tables: Tables, prompts: int = REGISTERED, category: str = "Template") -> pd.Series:
-    """H6: the category's share of movement, both signs minus positive rollouts alone, at equal gradient energy."""
+def shift_at_equal_energy(
+    tables: Tables, prompts: int = REGISTERED, category: str = "Template"
+) -> pd.Series:
+    """H6: the category's share of movement, both signs minus positive rollouts alone, at equal
+    gradient energy.
+    """
     rows = tables["dose_llm/shift"].query("category == @category and equal_energy")
     return _step_on(rows, prompts).set_index("seed")["shift"]
 

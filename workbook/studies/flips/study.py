@@ -1,12 +1,14 @@
 """Study dose: H1, H5, H6, R1, R3 and R5 by the number of prompts that push in a step.
 
-One set of small steps per policy gives every number of prompts (`workbook.probes.dose`). What was registered:
-data/results/dose/registration.yaml; what is judged by it: `workbook.studies.flips.claims`.
+One set of small steps per policy gives every number of prompts (`workbook.probes.dose`). What was
+registered: data/results/dose/registration.yaml; what is judged by it:
+`workbook.studies.flips.claims`.
 
-dose_llm (chapter 10) reads the same of language models, for which a block takes seconds: fewer prompts are measured,
-each as two blocks, its rollouts of either sign; the others come in bundles, two blocks each. flip_backbones (chapter
-14) takes one real step per backbone, once with permuted advantages. Seeds of one model are no sample of models, so both
-describe and nothing is judged by them. No prompt occurs twice.
+dose_llm (chapter 10) reads the same of language models, for which a block takes seconds: fewer
+prompts are measured, each as two blocks, its rollouts of either sign; the others come in bundles,
+two blocks each. flip_backbones (chapter 14) takes one real step per backbone, once with permuted
+advantages. Seeds of one model are no sample of models, so both describe and nothing is judged by
+them. No prompt occurs twice.
 """
 
 from dataclasses import replace
@@ -39,7 +41,9 @@ from workbook.theory.choices import check_choice
 
 TABLES = ("rates", "net", "blocks")
 ADVANTAGES = ("by reward", "permuted")  # whose signs push
-SIZES = {  # prompts sampled, measured and in a bundle; prompts of the real steps; at which categories are compared
+# prompts sampled, measured and in a bundle; prompts of the real steps; at which categories are
+# compared
+SIZES = {
     "tiny": (12, 4, 2, 4, (2, 4)),
     "family": (570, MEASURED, BUNDLE, 256, (16, 64, 256)),
 }
@@ -60,15 +64,22 @@ def dose_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Tables rates, net, signs, shift, steps and blocks of one unit."""
     *_, real, shifts = SIZES[bench.scale.name]
     blocks, rollouts, tables = _curves(bench, bench.scale.name)
-    # R5: the measured prompts' rates after one real step of each optimizer on `real` pushing prompts
+    # R5: the measured prompts' rates after one real step of each optimizer on `real` pushing
+    # prompts
     pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:real]
     batch = rollouts.select(torch.isin(rollouts.group_ids, pushing))
-    tokens = rollouts.select(torch.isin(rollouts.group_ids, torch.tensor(sorted(blocks.tokens["group"].unique()))))
+    tokens = rollouts.select(
+        torch.isin(rollouts.group_ids, torch.tensor(sorted(blocks.tokens["group"].unique())))
+    )
     steps = []
     for name in ONE_STEP_OPTIMIZERS:
         rates = flip_rates(real_step(bench.policy, batch, tokens, name))
         steps.append(rates.assign(optimizer=name, prompts=len(pushing)))
-    more = {"signs": permuted_signs(blocks), "shift": shift_curve(blocks, shifts), "steps": pd.concat(steps)}
+    more = {
+        "signs": permuted_signs(blocks),
+        "shift": shift_curve(blocks, shifts),
+        "steps": pd.concat(steps),
+    }
     return tables | more
 
 
@@ -88,8 +99,14 @@ def doses_of(blocks: Blocks) -> list[int]:
 
 
 def facts(blocks: Blocks, rollouts: Rollouts) -> pd.DataFrame:
-    """One row about the blocks: what they rest on, and by how much their sum misses a real step of all."""
-    about = {"blocks": len(blocks.blocks), "prompts": blocks.prompts, "measured": blocks.tokens["group"].nunique()}
+    """One row about the blocks: what they rest on, and by how much their sum misses a real step of
+    all.
+    """
+    about = {
+        "blocks": len(blocks.blocks),
+        "prompts": blocks.prompts,
+        "measured": blocks.tokens["group"].nunique(),
+    }
     about |= {"tokens": len(blocks.tokens), "rms": float((blocks.blocks["rms"] ** 2).mean() ** 0.5)}
     return pd.DataFrame([about | {"error": blocks.error, "reward": float(rollouts.rewards.mean())}])
 
@@ -98,7 +115,8 @@ def facts(blocks: Blocks, rollouts: Rollouts) -> pd.DataFrame:
 
 
 def dose_llm_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Tables rates (H1), by_prompt (its spread), net (H5), shift (H6), blocks, and mass (H2) where tokens push alone.
+    """Tables rates (H1), by_prompt (its spread), net (H5), shift (H6), blocks, and mass (H2) where
+    tokens push alone.
 
     Raises ValueError if too few prompts push.
     """
@@ -120,23 +138,29 @@ def dose_llm_study(bench: Bench) -> dict[str, pd.DataFrame]:
     }
     if anchors:
         alone = anchor_labels(rollouts, measured, anchors, bench.seed)
-        tables["mass"] = coupling_by_mass(block_coupling(bench.policy, rollouts, blocks=alone, measured=measured))
+        tables["mass"] = coupling_by_mass(
+            block_coupling(bench.policy, rollouts, blocks=alone, measured=measured)
+        )
     return tables
 
 
 def bundled_labels(
     rollouts: Rollouts, pushing: int, measured: int, bundle: int
 ) -> tuple[Int[Tensor, "B T"], list[int]]:
-    """Two labels, one for each sign, of every measured prompt and of every bundle of others; and the measured groups.
+    """Two labels, one for each sign, of every measured prompt and of every bundle of others; and
+    the measured groups.
 
-    The first `pushing` prompts with different rewards take part, or as many as there are in whole bundles; -1 else.
+    The first `pushing` prompts with different rewards take part, or as many as there are in whole
+    bundles; -1 else.
 
     Raises ValueError if fewer prompts push than are measured and fill a bundle.
     """
     groups = rollouts.group_ids[rollouts.advantages != 0].unique().tolist()[:pushing]
     bundles = (len(groups) - measured) // bundle
     if bundles < 1:
-        raise ValueError(f"{len(groups)} prompts push and {measured + bundle} are wanted; sample more.")
+        raise ValueError(
+            f"{len(groups)} prompts push and {measured + bundle} are wanted; sample more."
+        )
     order = {group: place for place, group in enumerate(groups[: measured + bundle * bundles])}
     order |= {group: measured + k // bundle for k, group in enumerate(list(order)[measured:])}
     places = torch.tensor([order.get(group, -1) for group in rollouts.group_ids.tolist()])
@@ -145,18 +169,23 @@ def bundled_labels(
 
 
 def flip_backbones_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table shares of one unit: optimizer, advantages (by reward, permuted), eps, column, change, share, prompts.
+    """Table shares of one unit: optimizer, advantages (by reward, permuted), eps, column, change,
+    share, prompts.
 
-    One real step moves the batch's tokens by STEP_NATS (root mean square); with permuted advantages the sign of a
-    rollout says nothing.
+    One real step moves the batch's tokens by STEP_NATS (root mean square); with permuted advantages
+    the sign of a rollout says nothing.
     """
     prompts, optimizers = BACKBONES[bench.scale.name]
-    rollouts = pushing_prompts(distinct_rollouts(bench, 2 * prompts, DRAWS_PER_PROMPT * prompts), prompts)
+    rollouts = pushing_prompts(
+        distinct_rollouts(bench, 2 * prompts, DRAWS_PER_PROMPT * prompts), prompts
+    )
     tables = []
     for optimizer in optimizers:
         lr = matched_lr(bench.policy, rollouts, optimizer, STEP_NATS)
         for signs in ADVANTAGES:
-            table = token_flips(bench.policy, with_signs(rollouts, signs, bench.seed), optimizer, lr)
+            table = token_flips(
+                bench.policy, with_signs(rollouts, signs, bench.seed), optimizer, lr
+            )
             shares = pd.concat([column_shares(table, eps).assign(eps=eps) for eps in EPSILONS])
             tables.append(shares.assign(optimizer=optimizer, advantages=signs))
     return {"shares": pd.concat(tables, ignore_index=True)}
@@ -169,7 +198,9 @@ def pushing_prompts(rollouts: Rollouts, prompts: int) -> Rollouts:
     """The rollouts of the first prompts that push, so many at most; ValueError where none does."""
     pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:prompts]
     if not len(pushing):
-        raise ValueError("No prompt has different rewards; take more rollouts per prompt, or another seed.")
+        raise ValueError(
+            "No prompt has different rewards; take more rollouts per prompt, or another seed."
+        )
     return rollouts.select(torch.isin(rollouts.group_ids, pushing))
 
 

@@ -21,7 +21,11 @@ from workbook.studies.worlds import claims as worlds
 from workbook.studies.worlds.outcomes import LOWER, PLAIN
 
 OURS = dict.fromkeys(("cancelled", "dose", "mass", "value_gap"), "smollm2_probes")
-OURS |= {"worlds": "smollm2_training", "worlds_rates": "smollm2_rates", "worlds_values": "worlds_values"}
+OURS |= {
+    "worlds": "smollm2_training",
+    "worlds_rates": "smollm2_rates",
+    "worlds_values": "worlds_values",
+}
 MOST = 64  # prompts of the largest step
 DECIDED = ("holds", "does not hold", "too small to matter")
 NUMBERS = ["outcome", "mean", "low", "high"]
@@ -58,8 +62,12 @@ def beside(tables: Tables, column: str, arm: str, ratio: bool = False) -> pd.Ser
 
 def early(tables: Tables, arm: str, batch: int = 10) -> pd.Series:
     """Pseudo-values of an arm's gain in value over plain's by a batch, a ratio of means over units."""
-    runs = tables["smollm2_training/runs"].pivot(index="seed", columns=["arm", "batch"], values="value")
-    gains = pd.DataFrame({one: runs[one, batch] - runs[one, 0] for one in (arm, PLAIN)}).reset_index()
+    runs = tables["smollm2_training/runs"].pivot(
+        index="seed", columns=["arm", "batch"], values="value"
+    )
+    gains = pd.DataFrame(
+        {one: runs[one, batch] - runs[one, 0] for one in (arm, PLAIN)}
+    ).reset_index()
     return pseudo_values(gains, lambda rows: float(rows[arm].mean() / rows[PLAIN].mean()))
 
 
@@ -67,8 +75,14 @@ FREE, POSITIVE = "entropy_minimization", "positive_only"
 AS_THERE = {
     key: measures[key]
     for measures, keys in (
-        (cancelled.MEASURES["cancelled"], ("C1", "C1 place", "C2", "C3", "C3 batch", "C4", "C4 right")),
-        (coupling.MEASURES["mass"], ("H2", "H2 all weights", "H2 other prompts", "H4", "H4 moved", "H4 unsure")),
+        (
+            cancelled.MEASURES["cancelled"],
+            ("C1", "C1 place", "C2", "C3", "C3 batch", "C4", "C4 right"),
+        ),
+        (
+            coupling.MEASURES["mass"],
+            ("H2", "H2 all weights", "H2 other prompts", "H4", "H4 moved", "H4 unsure"),
+        ),
         (credit.MEASURES["value_gap"], ("H7", "H7 permuted")),
     )
     for key in keys
@@ -96,7 +110,8 @@ MEASURES = {"smollm2_probes": PROBES, "smollm2_training": TRAINING}
 
 
 def compared(outcome: str, family: str) -> str:
-    """Whether a row came out as the family's of the same question, by a rule that was written before any was measured.
+    """Whether a row came out as the family's of the same question, by a rule that was written
+    before any was measured.
 
     >>> compared("holds", "holds"), compared("does not hold", "holds"), compared("open", "holds")
     ('as in the family', 'otherwise', 'not decided here')
@@ -109,8 +124,9 @@ def compared(outcome: str, family: str) -> str:
 
 
 def beside_family(ledger: pd.DataFrame) -> pd.DataFrame:
-    """A row per question that was asked here and of the family, or of runs in the world third: key, measured, outcome,
-    mean, low and high of both, sentence.  ledger: as `studies.ledger` makes it or `ledger` reads it."""
+    """A row per question that was asked here and of the family, or of runs in the world third: key,
+    measured, outcome, mean, low and high of both, sentence.  ledger: as `studies.ledger` makes it
+    or `ledger` reads it."""
     asked = ledger[(ledger["scale"] == "smollm2:sums") & ledger["key"].str.endswith(HERE)]
     asked = asked.assign(key=asked["key"].str.removesuffix(HERE)).set_index("key")
     family = ledger[ledger["scale"].isin(("family", "world:third"))].set_index("key")

@@ -1,8 +1,10 @@
-"""Study `smollm2_probes`: what the family's probes say of a language model, by the family's own functions.
+"""Study `smollm2_probes`: what the family's probes say of a language model, by the family's own
+functions.
 
-A unit is SmolLM2-135M tuned to sums in a sentence with a data seed of its own (`workbook.policies.tuned`), every weight
-trainable, and prompts of its own. One set of small steps, a row for each rollout of the measured prompts and for each
-sign of the others, alone or in bundles, makes every step on 1 to 64 prompts. Tables:
+A unit is SmolLM2-135M tuned to sums in a sentence with a data seed of its own
+(`workbook.policies.tuned`), every weight trainable, and prompts of its own. One set of small steps,
+a row for each rollout of the measured prompts and for each sign of the others, alone or in bundles,
+makes every step on 1 to 64 prompts. Tables:
 
     sums       cancelled share by class of word, by reward and permuted: `PushRows.sums`, as study cancelled has them
     rates      whether tokens follow their own sign, by prompts per step: `flip_rates`, as study dose
@@ -12,8 +14,9 @@ sign of the others, alone or in bundles, makes every step on 1 to 64 prompts. Ta
     gaps       value of boosted minus that of suppressed tokens at equal position, by reward and permuted: `value_gaps`
     rows       how many prompts and tokens it rests on, and by how much the rows' sum misses a real step of all
 
-Values are sampled, for nobody knows them: 32 continuations after each of 64 tokens. These are digits, at places where
-digits differ: before them all words are worth the same, and behind them a rollout's reward.
+Values are sampled, for nobody knows them: 32 continuations after each of 64 tokens. These are
+digits, at places where digits differ: before them all words are worth the same, and behind them a
+rollout's reward.
 """
 
 from functools import cache
@@ -39,8 +42,8 @@ EQUAL = CELLS["position"]  # what is alike in boosted and suppressed tokens that
 
 
 class Sizes(NamedTuple):
-    """Prompts sampled, measured, that push by themselves, in a bundle; prompts and anchors of products of gradients;
-    tokens after which continuations begin, and how many of each."""
+    """Prompts sampled, measured, that push by themselves, in a bundle; prompts and anchors of
+    products of gradients; tokens after which continuations begin, and how many of each."""
 
     prompts: int = 96
     measured: int = 8
@@ -68,7 +71,9 @@ def probes_study(bench: Bench) -> dict[str, pd.DataFrame]:
     made = {
         "pairs": lambda: pair_sums(policy, few, *size.anchored, seed=bench.seed),
         "blocks": lambda: coupling_by_mass(block_coupling(policy, few, blocks="sign")),
-        "training": lambda: proxy_signs(policy, few).assign(step=0, reward=float(few.rewards.mean())),
+        "training": (
+            lambda: proxy_signs(policy, few).assign(step=0, reward=float(few.rewards.mean()))
+        ),
         "sums": lambda: prompts_curve(rows()).groupby(BY, sort=False).sum().reset_index(),
         "rates": lambda: rates_curve(rows()),
         "gaps": lambda: value_gaps(bench, rollouts, rows(), size),
@@ -78,7 +83,9 @@ def probes_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 
 def rates_curve(rows: PushRows) -> pd.DataFrame:
-    """`flip_rates` of steps on 1, 2, 4, ... prompts, DRAWS draws of the others: its columns and prompts."""
+    """`flip_rates` of steps on 1, 2, 4, ... prompts, DRAWS draws of the others: its columns and
+    prompts.
+    """
     weights, tables = rows.weights(), []
     for size in powers(rows.blocks.prompts):
         parts = pd.concat([rows.parts(weights, size, draw) for draw in range(DRAWS)])
@@ -87,19 +94,32 @@ def rates_curve(rows: PushRows) -> pd.DataFrame:
 
 
 def moved(rows: PushRows, parts: pd.DataFrame) -> pd.DataFrame:
-    """The token table of `PushRows.parts`: push (its sign), change and dlogp (both per rate), own (by the prompt)."""
+    """The token table of `PushRows.parts`: push (its sign), change and dlogp (both per rate), own
+    (by the prompt).
+    """
     change = parts[[*PARTS]].sum(axis=1)
-    columns = {"push": parts["sign"], "change": change, "dlogp": change, "own": parts["same"] + parts["other"]}
-    return rows.tokens.loc[parts.index].assign(**{name: column.to_numpy() for name, column in columns.items()})
+    columns = {
+        "push": parts["sign"],
+        "change": change,
+        "dlogp": change,
+        "own": parts["same"] + parts["other"],
+    }
+    return rows.tokens.loc[parts.index].assign(
+        **{name: column.to_numpy() for name, column in columns.items()}
+    )
 
 
 def value_gaps(bench: Bench, rollouts: Rollouts, rows: PushRows, size: Sizes) -> pd.DataFrame:
-    """Gaps of a step on the measured prompts, and means of steps on permuted rewards, at equal position.
+    """Gaps of a step on the measured prompts, and means of steps on permuted rewards, at equal
+    position.
 
-    Columns advantages (own, permuted), gap, tokens (with a value), and those that name the same row of value_gap.
+    Columns advantages (own, permuted), gap, tokens (with a value), and those that name the same row
+    of value_gap.
     """
     weights, count = rows.weights(), len(rows.groups)
-    steps = [("own", weights)] + [("permuted", rows.weights(permuted=k)) for k in range(PERMUTATIONS)]
+    steps = [("own", weights)] + [
+        ("permuted", rows.weights(permuted=k)) for k in range(PERMUTATIONS)
+    ]
     tables = [(name, moved(rows, rows.parts(one, count))) for name, one in steps]
     digits = chosen_digits(tables[0][1], size.resets, bench.seed)[["rollout", "position"]]
     places = rollouts.token_table().reset_index().merge(digits)["index"]
@@ -111,11 +131,15 @@ def value_gaps(bench: Bench, rollouts: Rollouts, rows: PushRows, size: Sizes) ->
         valued = table.drop(columns="value").merge(values[["rollout", "position", "value"]])
         made.append({"advantages": name, "gap": cell_gap(valued, EQUAL, eps=eps)})
     gaps = pd.DataFrame(made).groupby("advantages", sort=False, as_index=False)["gap"].mean()
-    return gaps.assign(pool="training", rollouts="all", matched="position", of="value", tokens=len(values))
+    return gaps.assign(
+        pool="training", rollouts="all", matched="position", of="value", tokens=len(values)
+    )
 
 
 def chosen_digits(table: pd.DataFrame, most: int, seed: int) -> pd.DataFrame:
-    """Whole cells of EQUAL at random, up to so many tokens: of results, where more than one word stands."""
+    """Whole cells of EQUAL at random, up to so many tokens: of results, where more than one word
+    stands.
+    """
     cells = table[table["category"] == "result"].groupby([*EQUAL])
     cells = [cell for _, cell in cells if cell["token_id"].nunique() > 1]
     cells = [cells[k] for k in np.random.default_rng(seed).permutation(len(cells))]

@@ -1,14 +1,17 @@
-"""Studies `smollm2_rates` and `smollm2_training`: rules on tuned language models, each at a rate tuned on others.
+"""Studies `smollm2_rates` and `smollm2_training`: rules on tuned language models, each at a rate
+tuned on others.
 
-At the scale "smollm2:sums" plain group advantages (dr_grpo), positive-only, entropy minimisation, which sees no
-reward, and permuted rewards; at "smollm2:ramble", whose wrong answers go on, a constant (dr_grpo) against 1/T
-("length"). A unit is one stream: a policy, its training prompts and its draws. A run is 40 batches of 4 prompts x 8
-rollouts, one AdamW step each, on-policy, of new adapters on queries and values; `studies.loop` takes such a policy as
-it is, so neither TRL nor another loop is needed. Rates: of LADDER the one that gets half-way with the fewest tokens on
-two other policies of sums within 20 batches (`worlds.outcomes.own_rates`); permuted, and both arms at ramble, whose
-policies are those of sums trained on, run at plain's.
+At the scale "smollm2:sums" plain group advantages (dr_grpo), positive-only, entropy minimisation,
+which sees no reward, and permuted rewards; at "smollm2:ramble", whose wrong answers go on, a
+constant (dr_grpo) against 1/T ("length"). A unit is one stream: a policy, its training prompts and
+its draws. A run is 40 batches of 4 prompts x 8 rollouts, one AdamW step each, on-policy, of new
+adapters on queries and values; `studies.loop` takes such a policy as it is, so neither TRL nor
+another loop is needed. Rates: of LADDER the one that gets half-way with the fewest tokens on two
+other policies of sums within 20 batches (`worlds.outcomes.own_rates`); permuted, and both arms at
+ramble, whose policies are those of sums trained on, run at plain's.
 
-Table runs, a row per reading: arm, lr, what `train_in_memory` reads with `SampledReadings`; of rates also policy.
+Table runs, a row per reading: arm, lr, what `train_in_memory` reads with `SampledReadings`; of
+rates also policy.
 """
 
 from collections.abc import Sequence
@@ -28,15 +31,28 @@ from workbook.studies.record import load_measured
 from workbook.studies.worlds.outcomes import LOWER, PLAIN, own_rates
 from workbook.studies.worlds.questions import by_length
 
-LENGTH = "length"  # plain advantages times mean T / T_i, as loss type grpo weighs a completion's tokens
+# plain advantages times mean T / T_i, as loss type grpo weighs a completion's tokens
+LENGTH = "length"
 PROMPTS, GROUP_SIZE, TUNED = 4, 8, 2  # of a batch; policies that rates are tuned on
 LADDER = (3e-4, 1e-3, 3e-3)
-KEPT = ["batch", "value", "reward", "grad_norm", "moved", "tax", "style_entropy", "pass_at_8", "logp_right"]
+KEPT = [
+    "batch",
+    "value",
+    "reward",
+    "grad_norm",
+    "moved",
+    "tax",
+    "style_entropy",
+    "pass_at_8",
+    "logp_right",
+]
 KEPT += ["entropy", "length", "right_length", "wrong_length", "sampled_tokens", "seconds"]
 
 
 class Sizes(NamedTuple):
-    """Arms, generation batches of a run and of one that tunes, from one reading to the next, held-out prompts."""
+    """Arms, generation batches of a run and of one that tunes, from one reading to the next,
+    held-out prompts.
+    """
 
     arms: tuple[str, ...] = (PLAIN, "positive_only", "entropy_minimization", LOWER)
     batches: int = 40
@@ -49,11 +65,13 @@ SIZES = {"smollm2:sums": Sizes(), "smollm2:ramble": Sizes((PLAIN, LENGTH))}
 
 
 class SampledReadings(Readings):
-    """Readings of a task of which nobody knows exact values: TRIES completions of each held-out prompt.
+    """Readings of a task of which nobody knows exact values: TRIES completions of each held-out
+    prompt.
 
-    value: mean reward.  pass_at_8: share of prompts with a right one among the eight.  entropy: mean over their tokens,
-    nats; length, right_length, wrong_length: mean tokens of completions, of right and of wrong ones (NaN without any).
-    Draws are of one seed at every reading. The others are those of `Readings`.
+    value: mean reward.  pass_at_8: share of prompts with a right one among the eight.  entropy:
+    mean over their tokens, nats; length, right_length, wrong_length: mean tokens of completions, of
+    right and of wrong ones (NaN without any). Draws are of one seed at every reading. The others
+    are those of `Readings`.
     """
 
     def __init__(self, policy, task, held_out: list[str], seed: int, longest: int):
@@ -63,7 +81,9 @@ class SampledReadings(Readings):
 
     def now(self, policy) -> dict[str, float]:
         """The readings of a later policy."""
-        self.rollouts = sampled = sample_rollouts(policy, self.task, self.rows, TRIES, self.seed, self.longest)
+        self.rollouts = sampled = sample_rollouts(
+            policy, self.task, self.rows, TRIES, self.seed, self.longest
+        )
         lengths, right = sampled.completion_mask.sum(1).float(), sampled.rewards > 0
         read = {"pass_at_8": right.view(-1, TRIES).any(1).float().mean(), "length": lengths.mean()}
         read |= {"right_length": lengths[right].mean(), "wrong_length": lengths[~right].mean()}
@@ -75,8 +95,12 @@ class SampledReadings(Readings):
         return self.rollouts.rewards.view(-1, TRIES).mean(1)
 
 
-def trained(bench: Bench, runs: Sequence[tuple[str, float]], batches: int, name: str = "") -> pd.DataFrame:
-    """Readings of a run of each (arm, rate) from a unit's policy; parts of an interrupted unit are kept run by run."""
+def trained(
+    bench: Bench, runs: Sequence[tuple[str, float]], batches: int, name: str = ""
+) -> pd.DataFrame:
+    """Readings of a run of each (arm, rate) from a unit's policy; parts of an interrupted unit are
+    kept run by run.
+    """
     size = SIZES[bench.scale.name]
 
     @cache
@@ -89,7 +113,11 @@ def trained(bench: Bench, runs: Sequence[tuple[str, float]], batches: int, name:
 
     def run(arm: str, lr: float) -> pd.DataFrame:
         policy, readings = start()
-        sizes = {"prompts": PROMPTS, "group_size": GROUP_SIZE, "max_new_tokens": bench.scale.max_new_tokens}
+        sizes = {
+            "prompts": PROMPTS,
+            "group_size": GROUP_SIZE,
+            "max_new_tokens": bench.scale.max_new_tokens,
+        }
         loop = Loop(**sizes, batches=batches, lr=lr, rule=by_length if arm == LENGTH else arm)
         made = train_in_memory(policy, bench.task, loop, bench.data_seed, readings, size.every)
         return made[KEPT].assign(arm=arm, lr=lr)
@@ -105,12 +133,20 @@ def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     benches = [bench, *(Bench(bench.scale.name, k, "tuning") for k in range(1, TUNED))]
     for other in benches:
         other.loaded, other.parts = bench.loaded, bench.parts
-    made = [trained(one, runs, size.tuning, f"-{k}").assign(policy=k) for k, one in enumerate(benches)]
+    made = [
+        trained(one, runs, size.tuning, f"-{k}").assign(policy=k) for k, one in enumerate(benches)
+    ]
     return {"runs": pd.concat(made, ignore_index=True)}
 
 
 def training_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table runs of one unit: every arm of its scale at its own rate; NotMeasured until rates have been tuned."""
+    """Table runs of one unit: every arm of its scale at its own rate; NotMeasured until rates have
+    been tuned.
+    """
     size = SIZES[bench.scale.name]
     rates = own_rates(load_measured("smollm2_rates", "smollm2:sums", "runs", bench.results))["lr"]
-    return {"runs": trained(bench, [(arm, rates.get(arm, rates[PLAIN])) for arm in size.arms], size.batches)}
+    return {
+        "runs": trained(
+            bench, [(arm, rates.get(arm, rates[PLAIN])) for arm in size.arms], size.batches
+        )
+    }

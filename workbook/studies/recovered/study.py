@@ -1,13 +1,18 @@
-"""Study of credit recovered: one step at many settings, split into signal, noise and bias, own and coupled.
+"""Study of credit recovered: one step at many settings, split into signal, noise and bias, own and
+coupled.
 
 Tables, a row per setting (axis, prompts, group_size, rule):
 
-- shares (signal is that of the step's own prompts): of each token class, the six of `credit_recovered` and change_rms;
-- update: the same of the update itself, in the weights' space, with cosine (with the exact gradient of these prompts),
-  cosine_held_out (with that of other prompts), oracle_rollouts, and noise_per_signal, a ratio of squared lengths.
+- shares (signal is that of the step's own prompts): of each token class, the six of
+`credit_recovered` and change_rms;
+- update: the same of the update itself, in the weights' space, with cosine (with the exact gradient
+of these prompts),
+  cosine_held_out (with that of other prompts), oracle_rollouts, and noise_per_signal, a ratio of
+  squared lengths.
 
-Settings are parts of two pools of rollouts, so that along an axis one thing changes and the rest stays. Column draw:
-of the pools; one batch of a unit says little, so that a unit's number is the mean over its draws.
+Settings are parts of two pools of rollouts, so that along an axis one thing changes and the rest
+stays. Column draw: of the pools; one batch of a unit says little, so that a unit's number is the
+mean over its draws.
 """
 
 from dataclasses import dataclass
@@ -32,13 +37,20 @@ DRAWS = 4  # of the pools, in a unit
 MEASURED = 48  # tokens of each class, in as many rollouts
 HELD_OUT = 32  # prompts of the gradient that a step should have outside its batch
 SETTING = ["axis", "prompts", "group_size", "rule"]
-SMALL = {"group_sizes": (2, 4), "prompt_counts": (1, 2), "equal": ((2, 2),), "rules": ("grpo", "oracle")}
+SMALL = {
+    "group_sizes": (2, 4),
+    "prompt_counts": (1, 2),
+    "equal": ((2, 2),),
+    "rules": ("grpo", "oracle"),
+}
 SMALL |= {"base": (2, 2)}
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Rollouts of some prompts, with their exact values, and the exact gradient of each prompt (P, D)."""
+    """Rollouts of some prompts, with their exact values, and the exact gradient of each prompt (P,
+    D).
+    """
 
     rollouts: Rollouts
     values: TokenValues
@@ -49,26 +61,40 @@ class Pool:
         group = self.rollouts.group_ids
         place = torch.arange(len(group)) - torch.searchsorted(group, group)
         rows = ((group < prompts) & (place < group_size)).nonzero().squeeze(1)
-        return self.rollouts.select(rows), self.values.select(rows), self.gradients[:prompts].mean(0)
+        return (
+            self.rollouts.select(rows),
+            self.values.select(rows),
+            self.gradients[:prompts].mean(0),
+        )
 
 
 def pool(bench: Bench, prompts: int, group_size: int, draw: int = 0) -> Pool:
     """Fresh rollouts of a unit's training prompts, of other ones at every draw."""
-    rows = bench.task.dataset(prompts * (draw + 1), bench.data_seed).select(range(prompts * draw, prompts * (draw + 1)))
+    rows = bench.task.dataset(prompts * (draw + 1), bench.data_seed).select(
+        range(prompts * draw, prompts * (draw + 1))
+    )
     seed, length = bench.data_seed + 100_000 * draw, bench.scale.max_new_tokens
     rollouts = sample_rollouts(bench.policy, bench.task, rows, group_size, seed, length)
-    gradients = torch.stack([exact_gradient(bench.policy, bench.task, [prompt]) for prompt in rows["prompt"]])
+    gradients = torch.stack(
+        [exact_gradient(bench.policy, bench.task, [prompt]) for prompt in rows["prompt"]]
+    )
     return Pool(rollouts, exact_values(bench.policy, bench.task, rollouts), gradients)
 
 
 def recovered_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Tables shares and update of one unit: against group size, prompts, both at equal rollouts, and rule."""
+    """Tables shares and update of one unit: against group size, prompts, both at equal rollouts,
+    and rule.
+    """
     small = bench.scale.name == "tiny"
     return _tables(bench, *((settings(**SMALL), 4, 2) if small else (settings(), HELD_OUT, DRAWS)))
 
 
 def settings(
-    group_sizes=GROUP_SIZES, prompt_counts=PROMPT_COUNTS, equal=EQUAL, rules=RULES, base=(PROMPTS, GROUP_SIZE)
+    group_sizes=GROUP_SIZES,
+    prompt_counts=PROMPT_COUNTS,
+    equal=EQUAL,
+    rules=RULES,
+    base=(PROMPTS, GROUP_SIZE),
 ) -> list[tuple[str, int, int, str]]:
     """(axis, prompts, group size, rule) of every setting; several axes may share one."""
     prompts, group_size = base
@@ -83,7 +109,9 @@ def settings(
 def _tables(
     bench: Bench, wanted: list[tuple[str, int, int, str]], held_out: int, draws: int
 ) -> dict[str, pd.DataFrame]:
-    """Tables shares and update: every setting's split, of a deep pool of few prompts or of a wide one of many."""
+    """Tables shares and update: every setting's split, of a deep pool of few prompts or of a wide
+    one of many.
+    """
     other = bench.task.dataset(held_out, bench.held_out_seed)["prompt"]
     direction = exact_gradient(bench.policy, bench.task, list(other))
     keys = {key[1:] for key in wanted}
@@ -95,15 +123,28 @@ def _tables(
         rollouts = pool(bench, *(max(sizes) for sizes in zip(*part, strict=True)), draw)
         for prompts, group_size, rule in sorted(key for key in keys if key[:2] in part):
             batch, values, exact = rollouts.part(prompts, group_size)
-            known = {"values": values, "exact": exact, "tokens": MEASURED, "seed": bench.seed + 1000 * draw}
+            known = {
+                "values": values,
+                "exact": exact,
+                "tokens": MEASURED,
+                "seed": bench.seed + 1000 * draw,
+            }
             split = credit_recovered(bench.policy, batch, rule, **known)
-            for axis in (axis for axis, *key in wanted if tuple(key) == (prompts, group_size, rule)):
-                setting = dict(zip(SETTING, (axis, prompts, group_size, rule), strict=True)) | {"draw": draw}
+            for axis in (
+                axis for axis, *key in wanted if tuple(key) == (prompts, group_size, rule)
+            ):
+                setting = dict(zip(SETTING, (axis, prompts, group_size, rule), strict=True)) | {
+                    "draw": draw
+                }
                 shares.append(split.shares.assign(**setting))
                 updates.append(setting | update_row(split, direction))
     order = [*SETTING, "draw", "category"]
     return {
-        "shares": pd.concat(shares)[[*order, *(c for c in shares[0] if c not in order)]].reset_index(drop=True),
+        "shares": (
+            pd.concat(shares)[[*order, *(c for c in shares[0] if c not in order)]].reset_index(
+                drop=True
+            )
+        ),
         "update": pd.DataFrame(updates),
     }
 
@@ -114,7 +155,11 @@ def update_row(recovered: CreditRecovered, held_out: Tensor) -> dict[str, float]
     total = parts["signal"] + parts["bias"] + parts["noise"]
     signal, noise = float(parts["signal"].square().sum()), float(parts["noise"].square().sum())
     moves = recovered.update["cosine"] == recovered.update["cosine"]  # not NaN
-    cosine = float(torch.nn.functional.cosine_similarity(total, held_out, dim=0)) if moves else float("nan")
+    cosine = (
+        float(torch.nn.functional.cosine_similarity(total, held_out, dim=0))
+        if moves
+        else float("nan")
+    )
     return recovered.update | {
         "constant": recovered.scale,
         "cosine_held_out": cosine,

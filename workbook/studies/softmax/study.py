@@ -1,8 +1,9 @@
-"""Coupling of a real policy's tokens through its output layer: pairs by kind, and what rivals do to one another.
+"""Coupling of a real policy's tokens through its output layer: pairs by kind, and what rivals do to
+one another.
 
-Rivals are different tokens below one half in different contexts, each of which has at least a tenth of what the
-other's context leaves over. If a context is undecided between k words equally, rivals have -1 / (k - 1) of the
-coupling of equal words.
+Rivals are different tokens below one half in different contexts, each of which has at least a tenth
+of what the other's context leaves over. If a context is undecided between k words equally, rivals
+have -1 / (k - 1) of the coupling of equal words.
 """
 
 from collections.abc import Iterator
@@ -22,9 +23,11 @@ RIVAL_SHARE = 0.1  # of what a context leaves over, from which on a word is a ri
 
 
 def measure_pairs(policy, rollouts: Rollouts) -> pd.DataFrame:
-    """Coupling of all pairs of a prompt's tokens, by kind: columns context, token, confidence, pairs, mean, group.
+    """Coupling of all pairs of a prompt's tokens, by kind: columns context, token, confidence,
+    pairs, mean, group.
 
-    context: same or different, as their tokens are drawn from one softmax or two.  token: same or different.
+    context: same or different, as their tokens are drawn from one softmax or two.  token: same or
+    different.
     confidence: both, one or none below one half (p < 0.5).  mean: of |K|.
     """
     same, tables = ("different", "same"), []
@@ -33,8 +36,16 @@ def measure_pairs(policy, rollouts: Rollouts) -> pd.DataFrame:
         y = states.tokens
         unsure = (states.logits.softmax(-1).gather(1, y[:, None]).squeeze(1) < BELOW_HALF).long()
         i, j = torch.triu_indices(len(y), len(y), 1)
-        kind = (contexts[i] == contexts[j]).long() * 6 + (y[i] == y[j]).long() * 3 + unsure[i] + unsure[j]
-        pairs, total = (torch.bincount(kind, k, minlength=12) for k in (None, states.kernel()[i, j].double().abs()))
+        kind = (
+            (contexts[i] == contexts[j]).long() * 6
+            + (y[i] == y[j]).long() * 3
+            + unsure[i]
+            + unsure[j]
+        )
+        pairs, total = (
+            torch.bincount(kind, k, minlength=12)
+            for k in (None, states.kernel()[i, j].double().abs())
+        )
         table = pd.DataFrame(kinds, columns=["context", "token", "confidence"])
         tables.append(table.assign(pairs=pairs.numpy(), mean=(total / pairs).numpy(), group=group))
     table = pd.concat(tables, ignore_index=True)
@@ -54,7 +65,8 @@ def measure_unsure(policy, rollouts: Rollouts) -> pd.DataFrame:
         kernel, y, probs = states.kernel(), states.tokens, states.logits.softmax(-1)
         p = probs.gather(1, y[:, None]).squeeze(1)
         unsure, same = p < BELOW_HALF, y[:, None] == y
-        given = probs[:, y] / (1 - p)[:, None]  # (N, N): share of what i leaves over that j's token has
+        # (N, N): share of what i leaves over that j's token has
+        given = probs[:, y] / (1 - p)[:, None]
         pairs = (contexts[:, None] != contexts) & unsure[:, None] & unsure
         rivals = pairs & ~same & (given > RIVAL_SHARE) & (given.T > RIVAL_SHARE)
         base = kernel[pairs & same].abs().mean()
@@ -73,9 +85,16 @@ def measure_unsure(policy, rollouts: Rollouts) -> pd.DataFrame:
 
 
 def _groups(policy, rollouts: Rollouts) -> Iterator[tuple[int, OutputStates, Tensor, Tensor]]:
-    """Of each prompt: its number, the output layer's states, each token's context and advantage, all (N,)."""
+    """Of each prompt: its number, the output layer's states, each token's context and advantage,
+    all (N,).
+    """
     for group in rollouts.group_ids.unique().tolist():
         part = rollouts.select((rollouts.group_ids == group).nonzero().squeeze(1))
         mask = part.completion_mask.bool()
         contexts = context_index(torch.zeros(len(part)), part.completion_ids, mask)[mask]
-        yield group, output_states(policy, part), contexts, part.advantages[:, None].expand_as(mask)[mask]
+        yield (
+            group,
+            output_states(policy, part),
+            contexts,
+            part.advantages[:, None].expand_as(mask)[mask],
+        )

@@ -1,4 +1,6 @@
-"""What cancels, what teaches: measures of the rows that pairs, masks, masks_sgd, opposition and delta registered."""
+"""What cancels, what teaches: measures of the rows that pairs, masks, masks_sgd, opposition and
+delta registered.
+"""
 
 from functools import partial
 
@@ -11,13 +13,18 @@ from workbook.studies.teaching.opposition import KNOWN
 
 
 def excess_share(tables: Tables, credit: str = "exact", permuted: bool = False) -> pd.Series:
-    """Pseudo-values of R: mean excess fall over mean correlation. permuted: excess of permuted rewards, mean of all."""
+    """Pseudo-values of R: mean excess fall over mean correlation. permuted: excess of permuted
+    rewards, mean of all.
+    """
     rows = tables["pairs/falls"]
     known = rows[rows["permutation"] == -1]
     units = known[known["credit"] == credit].set_index("seed")[["correlation", "excess"]]
     if permuted:
         units["excess"] = rows[rows["permutation"] >= 0].groupby("seed")["excess"].mean()
-    return pseudo_values(units.reset_index(), lambda table: float(table["excess"].mean() / table["correlation"].mean()))
+    return pseudo_values(
+        units.reset_index(),
+        lambda table: float(table["excess"].mean() / table["correlation"].mean()),
+    )
 
 
 def correlation(tables: Tables) -> pd.Series:
@@ -27,7 +34,9 @@ def correlation(tables: Tables) -> pd.Series:
 
 
 def taken(tables: Tables, kind: str, minus_permuted: bool = True) -> pd.Series:
-    """What the other sign's same word takes from a class of words, minus (or only) the same with permuted rewards."""
+    """What the other sign's same word takes from a class of words, minus (or only) the same with
+    permuted rewards.
+    """
     rows = tables["pairs/shares"]
     rows = rows[rows["kind"] == kind]
     permuted = rows[rows["permutation"] >= 0].groupby("seed")[["cross", "own2"]].sum()
@@ -36,7 +45,9 @@ def taken(tables: Tables, kind: str, minus_permuted: bool = True) -> pd.Series:
     return known["cross"] / known["own2"] - permuted if minus_permuted else permuted
 
 
-def end(tables: Tables, study: str, arm: str, share: float | None = None, batch: int = BATCHES) -> pd.Series:
+def end(
+    tables: Tables, study: str, arm: str, share: float | None = None, batch: int = BATCHES
+) -> pd.Series:
     """Exact held-out value of an arm after so many batches."""
     rows = tables[f"{study}/runs"]
     chosen = (rows["arm"] == arm) & (rows["batch"] == batch)
@@ -57,7 +68,9 @@ def opposition_difference(tables: Tables, share: float, arm: str = "rewards") ->
 
 
 def gain_share(tables: Tables, study: str, arm: tuple, base: tuple) -> pd.Series:
-    """Pseudo-values of one arm's gain over another's, a ratio of means; arm, base: arguments of `end`."""
+    """Pseudo-values of one arm's gain over another's, a ratio of means; arm, base: arguments of
+    `end`.
+    """
     gains = {
         name: end(tables, study, *given) - end(tables, study, *given, **({"batch": 0}))
         for name, given in (("arm", arm), ("base", base))
@@ -74,12 +87,18 @@ def rank(tables: Tables, column: str) -> pd.Series:
 
 def _masks(study: str, suffix: str) -> dict:
     """The rows of a study of masks by place, their keys ending in a suffix."""
-    difference, shared, specific = partial(end_difference, study=study), "shared by place", "specific by place"
+    difference, shared, specific = (
+        partial(end_difference, study=study),
+        "shared by place",
+        "specific by place",
+    )
     share = partial(gain_share, study=study, base=(PLAIN,))
     return {
         f"A2{suffix}": partial(difference, arm=specific, base=f"{specific}, {SIGNS}"),
         f"A3{suffix}": partial(difference, arm=shared, base=f"{shared}, {SIGNS}"),
-        f"A2 fifth{', ' * bool(suffix)}{suffix.strip()}": partial(difference, arm=UNSURE, base=f"{shared}, {CREDIT}"),
+        f"A2 fifth{', ' * bool(suffix)}{suffix.strip()}": partial(
+            difference, arm=UNSURE, base=f"{shared}, {CREDIT}"
+        ),
         f"A2 permuted{', ' * bool(suffix)}{suffix.strip()}": partial(share, arm=(PERMUTED,)),
     }
 
@@ -91,7 +110,9 @@ def _by_mask(claim: str, mask: str) -> dict:
     return {
         f"{claim} elsewhere": partial(difference, arm=mask, base=f"{mask}, {SIGNS}"),
         f"{claim} credit": partial(difference, arm=mask, base=f"{mask}, {CREDIT}"),
-        f"{claim} word": partial(difference, arm=f"{kind} by word", base=f"{kind} by word, {SIGNS}"),
+        f"{claim} word": partial(
+            difference, arm=f"{kind} by word", base=f"{kind} by word, {SIGNS}"
+        ),
     }
 
 
@@ -120,7 +141,9 @@ MEASURES = {
         "A4 half": partial(opposition_difference, share=0.5),
         "A4 mixed groups": partial(opposition_difference, share=0.0, arm="without equal groups"),
         "A4 known credit": partial(opposition_difference, share=1.0, arm=KNOWN),
-        "A4 permuted": partial(gain_share, study="opposition", arm=("permuted rewards", 0.0), base=("rewards", 1.0)),
+        "A4 permuted": partial(
+            gain_share, study="opposition", arm=("permuted rewards", 0.0), base=("rewards", 1.0)
+        ),
     },
     "delta": {
         "A5": partial(end_difference, study="delta", arm="top half", base="bottom half"),

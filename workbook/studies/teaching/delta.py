@@ -1,9 +1,11 @@
-"""Study delta: does it pay to push the tokens whose gradients tell good from bad rollouts (DelTA, arXiv 2605.21467)?
+"""Study delta: does it pay to push the tokens whose gradients tell good from bad rollouts (DelTA,
+arXiv 2605.21467)?
 
-DelTA is the strongest rival account of the same facts: what both sides share dominates their centroids and dilutes the
-update. Its weight (`theory.credit_rules.discrimination`, our reading) is ranked against exact credit, trained with as a
-rule, and taken as a mask: the half of the pushed tokens that discriminates most, the other half, a random half. All
-gradients have one length; the rate is plain's.
+DelTA is the strongest rival account of the same facts: what both sides share dominates their
+centroids and dilutes the update. Its weight (`theory.credit_rules.discrimination`, our reading) is
+ranked against exact credit, trained with as a rule, and taken as a mask: the half of the pushed
+tokens that discriminates most, the other half, a random half. All gradients have one length; the
+rate is plain's.
 """
 
 from dataclasses import dataclass
@@ -18,7 +20,14 @@ from workbook.probes.values import exact_values
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
-from workbook.studies.teaching.masks import GROUP_SIZE, PERMUTED, PLAIN, SHARED_PROMPTS, run_arm, tuned_rates
+from workbook.studies.teaching.masks import (
+    GROUP_SIZE,
+    PERMUTED,
+    PLAIN,
+    SHARED_PROMPTS,
+    run_arm,
+    tuned_rates,
+)
 from workbook.theory.advantages import permute_in_groups
 from workbook.theory.credit import CreditBatch, per_token
 from workbook.theory.credit_masks import unsure_tokens
@@ -29,7 +38,9 @@ HALVES = ("top half", "bottom half", "random half")
 
 @dataclass(frozen=True)
 class Half:
-    """A credit rule: the group's advantage on half of the tokens that push, by discrimination or at random."""
+    """A credit rule: the group's advantage on half of the tokens that push, by discrimination or at
+    random.
+    """
 
     which: str
     each_step = False
@@ -46,9 +57,13 @@ class Half:
 
 
 def delta_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Tables of one unit: runs of plain, DelTA's rule, the three halves and permuted rewards; ranks."""
+    """Tables of one unit: runs of plain, DelTA's rule, the three halves and permuted rewards;
+    ranks.
+    """
     lr = tuned_rates(bench, "mask_rates")[PLAIN]
-    rules = {PLAIN: "dr_grpo", PERMUTED: "dr_grpo", "delta": "delta"} | {name: Half(name) for name in HALVES}
+    rules = {PLAIN: "dr_grpo", PERMUTED: "dr_grpo", "delta": "delta"} | {
+        name: Half(name) for name in HALVES
+    }
     parts = []
     for name, rule in rules.items():
         made = bench.kept(name, partial(run_arm, bench, rule, lr, permuted=name == PERMUTED))
@@ -57,14 +72,26 @@ def delta_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 
 def discrimination_ranks(bench: Bench) -> pd.DataFrame:
-    """Rank correlations of discrimination with exact credit, over unsure tokens of groups whose rewards differ.
+    """Rank correlations of discrimination with exact credit, over unsure tokens of groups whose
+    rewards differ.
 
-    A row for the rewards as they were, and one for permuted ones. by_size: with |credit|; by_side: with credit times
-    the sign of the rollout's advantage, which is positive where the push is in the token's own interest.
+    A row for the rewards as they were, and one for permuted ones. by_size: with |credit|; by_side:
+    with credit times the sign of the rollout's advantage, which is positive where the push is in
+    the token's own interest.
     """
-    given = (bench.policy, bench.task, SHARED_PROMPTS, GROUP_SIZE, bench.data_seed, bench.scale.max_new_tokens)
+    given = (
+        bench.policy,
+        bench.task,
+        SHARED_PROMPTS,
+        GROUP_SIZE,
+        bench.data_seed,
+        bench.scale.max_new_tokens,
+    )
     rollouts = sample_rollouts(*given)
-    known = {"known_credit": exact_values(bench.policy, bench.task, rollouts).credit, "logps": rollouts.old_logps}
+    known = {
+        "known_credit": exact_values(bench.policy, bench.task, rollouts).credit,
+        "logps": rollouts.old_logps,
+    }
     batch = credit_batch(bench.policy, rollouts, bench.task, bench.data_seed, **known)
     generator, rows = torch.Generator().manual_seed(bench.data_seed), []
     advantages = batch.group_advantages()
@@ -80,5 +107,12 @@ def discrimination_ranks(bench: Bench) -> pd.DataFrame:
             }
         )
         ranks = table.corr("spearman")["score"]
-        rows.append({"rewards": rewards, "by_size": ranks["size"], "by_side": ranks["side"], "tokens": len(table)})
+        rows.append(
+            {
+                "rewards": rewards,
+                "by_size": ranks["size"],
+                "by_side": ranks["side"],
+                "tokens": len(table),
+            }
+        )
     return pd.DataFrame(rows)

@@ -1,11 +1,14 @@
-"""Study masks: which tokens teach, those that good and bad rollouts share or those that one side alone says?
+"""Study masks: which tokens teach, those that good and bad rollouts share or those that one side
+alone says?
 
-Runs push the unsure tokens of one mask alone (`workbook.theory.credit_masks`), all with gradients of one length. Every
-mask has two twins: from signs permuted within the group, and random unsure tokens of as much exact |credit|. The
-deciding numbers are end values, a mask by place minus its permuted-sign twin. Arms beside them: all tokens (plain), all
-unsure ones, the sure ones (which must gain nothing), and permuted rewards (which must not gain).
+Runs push the unsure tokens of one mask alone (`workbook.theory.credit_masks`), all with gradients
+of one length. Every mask has two twins: from signs permuted within the group, and random unsure
+tokens of as much exact |credit|. The deciding numbers are end values, a mask by place minus its
+permuted-sign twin. Arms beside them: all tokens (plain), all unsure ones, the sure ones (which must
+gain nothing), and permuted rewards (which must not gain).
 
-Rates are tuned on other policies: one for plain, and one for all masks, at which the four masks end highest on average.
+Rates are tuned on other policies: one for plain, and one for all masks, at which the four masks end
+highest on average.
 """
 
 from dataclasses import dataclass
@@ -28,7 +31,17 @@ from workbook.theory.credit_masks import MatchedCredit, SureTokens, masked_advan
 PROMPTS, GROUP_SIZE, BATCHES, EVERY, HELD_OUT = 8, 8, 32, 4, 32
 TUNED = 3  # policies that rates are tuned on
 RATES = {"adamw": (1.5e-4, 3e-4, 6e-4, 1.2e-3, 2.4e-3), "sgd": (0.0125, 0.025, 0.05, 0.1, 0.2)}
-KEPT = ["batch", "value", "reward", "grad_norm", "step_length", "moved", "tax", "style_entropy", "pass_at_8"]
+KEPT = [
+    "batch",
+    "value",
+    "reward",
+    "grad_norm",
+    "step_length",
+    "moved",
+    "tax",
+    "style_entropy",
+    "pass_at_8",
+]
 MASKS = {  # name: whether its words are shared, whether by place
     "shared by word": (True, False),
     "specific by word": (False, False),
@@ -73,7 +86,9 @@ def arms() -> dict[str, object]:
     return rules
 
 
-def run_arm(bench: Bench, rule, lr: float, optimizer: str = "adamw", permuted: bool = False) -> pd.DataFrame:
+def run_arm(
+    bench: Bench, rule, lr: float, optimizer: str = "adamw", permuted: bool = False
+) -> pd.DataFrame:
     """A run of one rule from a unit's policy, all gradients of length 1: readings of KEPT."""
     loop = Loop(
         prompts=PROMPTS,
@@ -90,15 +105,21 @@ def run_arm(bench: Bench, rule, lr: float, optimizer: str = "adamw", permuted: b
     return train_in_memory(*given, every=EVERY)[KEPT].assign(lr=lr)
 
 
-def rates_study(bench: Bench, optimizer: str = "adamw", names: tuple[str, ...] = (PLAIN, *MASKS)) -> dict:
-    """Table runs: plain and the four masks at each of RATES, on so many tuning policies of the scale."""
+def rates_study(
+    bench: Bench, optimizer: str = "adamw", names: tuple[str, ...] = (PLAIN, *MASKS)
+) -> dict:
+    """Table runs: plain and the four masks at each of RATES, on so many tuning policies of the
+    scale.
+    """
     rules, parts = arms(), []
     for policy in range(TUNED):
         own = bench if policy == bench.seed else Bench(bench.scale.name, policy, "tuning")
         own.loaded, own.parts = bench.loaded, bench.parts
         for name in names:
             for lr in RATES[optimizer]:
-                made = own.kept(f"{name}-{lr:g}-{policy}", partial(run_arm, own, rules[name], lr, optimizer))
+                made = own.kept(
+                    f"{name}-{lr:g}-{policy}", partial(run_arm, own, rules[name], lr, optimizer)
+                )
                 parts.append(made.assign(arm=name, policy=policy))
     return {"runs": pd.concat(parts, ignore_index=True).assign(optimizer=optimizer)}
 
@@ -114,7 +135,9 @@ def plain_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 
 def own_rates(runs: pd.DataFrame) -> dict[str, float]:
-    """{"plain": rate, "masks": rate}: at which plain, and the four masks on average, end highest in value."""
+    """{"plain": rate, "masks": rate}: at which plain, and the four masks on average, end highest in
+    value.
+    """
     ends = runs[runs["batch"] == BATCHES].groupby(["arm", "lr"])["value"].mean().unstack("lr")
     rates = {PLAIN: float(ends.loc[PLAIN].idxmax())}
     if ends.index.isin(MASKS).any():
@@ -127,12 +150,18 @@ def tuned_rates(bench: Bench, study: str) -> dict[str, float]:
     return own_rates(load_measured(study, bench.scale.name, "runs", bench.results))
 
 
-def masks_study(bench: Bench, optimizer: str = "adamw", rates: str = "mask_rates") -> dict[str, pd.DataFrame]:
-    """Tables runs (every arm) and shares (what each mask and twin holds of tokens, |credit| and (1 - p)^2)."""
+def masks_study(
+    bench: Bench, optimizer: str = "adamw", rates: str = "mask_rates"
+) -> dict[str, pd.DataFrame]:
+    """Tables runs (every arm) and shares (what each mask and twin holds of tokens, |credit| and (1
+    - p)^2).
+    """
     known, parts = tuned_rates(bench, rates), []
     for name, rule in arms().items():
         lr = known[PLAIN] if name in (PLAIN, PERMUTED) else known["masks"]
-        made = bench.kept(name, partial(run_arm, bench, rule, lr, optimizer, permuted=name == PERMUTED))
+        made = bench.kept(
+            name, partial(run_arm, bench, rule, lr, optimizer, permuted=name == PERMUTED)
+        )
         parts.append(made.assign(arm=name, optimizer=optimizer))
     return {"runs": pd.concat(parts, ignore_index=True), "shares": mask_shares(bench)}
 
@@ -143,11 +172,20 @@ def sgd_masks_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 
 def mask_shares(bench: Bench) -> pd.DataFrame:
-    """What each mask and twin holds at the start, by class of token: tokens, |credit|, (1 - p)^2, of all unsure ones.
+    """What each mask and twin holds at the start, by class of token: tokens, |credit|, (1 - p)^2,
+    of all unsure ones.
 
-    Over groups whose rewards differ. Columns arm, kind, tokens, credit, squares: sums; UNSURE is the whole.
+    Over groups whose rewards differ. Columns arm, kind, tokens, credit, squares: sums; UNSURE is
+    the whole.
     """
-    given = (bench.policy, bench.task, SHARED_PROMPTS, GROUP_SIZE, bench.data_seed, bench.scale.max_new_tokens)
+    given = (
+        bench.policy,
+        bench.task,
+        SHARED_PROMPTS,
+        GROUP_SIZE,
+        bench.data_seed,
+        bench.scale.max_new_tokens,
+    )
     rollouts = sample_rollouts(*given)
     credit = exact_values(bench.policy, bench.task, rollouts).credit
     known = {"known_credit": credit, "logps": rollouts.old_logps}
@@ -162,6 +200,10 @@ def mask_shares(bench: Bench) -> pd.DataFrame:
             continue
         batch = credit_batch(bench.policy, rollouts, bench.task, bench.data_seed, **known)
         chosen = (rule(batch) != 0)[place].cpu().numpy()
-        sums = pd.DataFrame({"tokens": 1.0, "credit": table["credit"].abs(), "squares": squares})[chosen]
-        parts.append(sums.groupby(kind[chosen]).sum().rename_axis("kind").reset_index().assign(arm=name))
+        sums = pd.DataFrame({"tokens": 1.0, "credit": table["credit"].abs(), "squares": squares})[
+            chosen
+        ]
+        parts.append(
+            sums.groupby(kind[chosen]).sum().rename_axis("kind").reset_index().assign(arm=name)
+        )
     return pd.concat(parts, ignore_index=True)

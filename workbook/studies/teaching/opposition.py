@@ -1,12 +1,13 @@
 """Study opposition: does learning need good and bad rollouts to push against one another?
 
-Advantages are r - c x mean reward of the group (`partial_baseline`), from no opposition (c = 0) to that of GRPO without
-scaling (c = 1), all with gradients of one length and at plain's rate. Beside each c: the same with permuted rewards,
-and one without the groups of equal rewards, which push below c = 1 and have nothing to compare.
+Advantages are r - c x mean reward of the group (`partial_baseline`), from no opposition (c = 0) to
+that of GRPO without scaling (c = 1), all with gradients of one length and at plain's rate. Beside
+each c: the same with permuted rewards, and one without the groups of equal rewards, which push
+below c = 1 and have nothing to compare.
 
-The noise study reads one update at the start: noise, and the share of signal, against the step's own prompts and
-against the population of prompts; and the variance-optimal baseline E[r |s|^2] / E[|s|^2], with s the gradient of a
-rollout's log-probability, as a share of the mean reward.
+The noise study reads one update at the start: noise, and the share of signal, against the step's
+own prompts and against the population of prompts; and the variance-optimal baseline E[r |s|^2] /
+E[|s|^2], with s the gradient of a rollout's log-probability, as a share of the mean reward.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,9 @@ NOISE_PROMPTS, DRAWS = 32, 4  # prompts of the noise study, and groups drawn of 
 
 @dataclass(frozen=True)
 class Opposition:
-    """A credit rule: r - share x mean reward of the group; drop_equal: 0 in groups of equal rewards."""
+    """A credit rule: r - share x mean reward of the group; drop_equal: 0 in groups of equal
+    rewards.
+    """
 
     share: float
     drop_equal: bool = False
@@ -42,11 +45,17 @@ class Opposition:
 
     def __call__(self, batch: CreditBatch) -> Float[Tensor, " B"]:
         advantages = partial_baseline(batch.rewards, batch.group_ids, self.share)
-        return torch.where(batch.group_advantages() == 0, 0.0, advantages) if self.drop_equal else advantages
+        return (
+            torch.where(batch.group_advantages() == 0, 0.0, advantages)
+            if self.drop_equal
+            else advantages
+        )
 
 
 def opposition_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table runs of one unit: each share with true and permuted rewards, without equal groups, and known credit."""
+    """Table runs of one unit: each share with true and permuted rewards, without equal groups, and
+    known credit.
+    """
     world = bench.scale.name
     lr = tuned_rates(bench, "mask_rates" if world != "world:low" else "mask_rates_plain")[PLAIN]
     parts = []
@@ -58,7 +67,9 @@ def opposition_study(bench: Bench) -> dict[str, pd.DataFrame]:
         ):
             if share == 1 and arm == "without equal groups":
                 continue  # at 1 they push nothing anyway
-            made = bench.kept(f"{arm}-{share:g}", partial(run_arm, bench, rule, lr, permuted=permuted))
+            made = bench.kept(
+                f"{arm}-{share:g}", partial(run_arm, bench, rule, lr, permuted=permuted)
+            )
             parts.append(made.assign(arm=arm, share=share))
     made = bench.kept(KNOWN, partial(run_arm, bench, "oracle", lr))
     parts.append(made.assign(arm=KNOWN, share=np.nan))
@@ -74,7 +85,10 @@ def opposition_noise_study(bench: Bench) -> dict[str, pd.DataFrame]:
         policy, task, rows.select(given), GROUP_SIZE, bench.data_seed, bench.scale.max_new_tokens
     )
     with evaluating(policy.model), torch.enable_grad():
-        exact = torch.stack([exact_gradient(policy, task, [prompt]).double() for prompt in rows["prompt"]])  # (P, D)
+        # (P, D)
+        exact = torch.stack(
+            [exact_gradient(policy, task, [prompt]).double() for prompt in rows["prompt"]]
+        )
         rewarded, plain, optimal = [], [], []
         for prompt in range(NOISE_PROMPTS):
             lengths, rewards = [], []
@@ -99,19 +113,28 @@ def opposition_noise_study(bench: Bench) -> dict[str, pd.DataFrame]:
                     "reward_squares": float((given * squares).mean()),
                 }
             )
-    rewarded, plain = (torch.stack(parts).unflatten(0, (NOISE_PROMPTS, DRAWS)) for parts in (rewarded, plain))
-    table = [{"share": share, **noise_of(rewarded - share * plain, exact, share)} for share in SHARES]
+    rewarded, plain = (
+        torch.stack(parts).unflatten(0, (NOISE_PROMPTS, DRAWS)) for parts in (rewarded, plain)
+    )
+    table = [
+        {"share": share, **noise_of(rewarded - share * plain, exact, share)} for share in SHARES
+    ]
     return {"noise": pd.DataFrame(table), "optimal": pd.DataFrame(optimal)}
 
 
 def noise_of(
-    gradients: Float[Tensor, "P M D"], exact: Float[Tensor, "P D"], share: float, prompts: int = PROMPTS
+    gradients: Float[Tensor, "P M D"],
+    exact: Float[Tensor, "P D"],
+    share: float,
+    prompts: int = PROMPTS,
 ) -> dict[str, float]:
-    """Noise and signal of an update on so many prompts of one group each, from M groups of P prompts.
+    """Noise and signal of an update on so many prompts of one group each, from M groups of P
+    prompts.
 
-    noise: E|g - E g|^2 of an update on given prompts; own_signal: E|E g|^2 of these prompts; population_signal: the
-    squared length of the mean over all prompts. Signal is exact: the exact gradients times 1 - share / G.
-    own_share = own_signal / (own_signal + noise), population_share = population_signal / (own_signal + noise).
+    noise: E|g - E g|^2 of an update on given prompts; own_signal: E|E g|^2 of these prompts;
+    population_signal: the squared length of the mean over all prompts. Signal is exact: the exact
+    gradients times 1 - share / G. own_share = own_signal / (own_signal + noise), population_share =
+    population_signal / (own_signal + noise).
     """
     P, M, _ = gradients.shape
     spread = gradients - gradients.mean(1, keepdim=True)

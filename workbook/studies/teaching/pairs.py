@@ -1,14 +1,16 @@
 """Study pairs: is a step's credit carried by the pairs of pushes that cancel?
 
-The change of a token by its own prompt's step is split by pair (`workbook.probes.pairs`). The pairs that cancel are
-those of the other sign and the same word. The deciding number is by how much the correlation of change and exact credit
-falls when they are left out, beyond what leaving out other pairs of the same summed size costs, as a share of it:
+The change of a token by its own prompt's step is split by pair (`workbook.probes.pairs`). The pairs
+that cancel are those of the other sign and the same word. The deciding number is by how much the
+correlation of change and exact credit falls when they are left out, beyond what leaving out other
+pairs of the same summed size costs, as a share of it:
 
     R = (fall(other sign, same word) - mean of fall(twins)) / correlation
 
-Correlations are over unsure tokens, about the mean of their cell: prompt, sign and class of token. Twins: same sign and
-same word (without the token itself), other sign and other words, same sign and other words, each scaled to the summed
-size of what the cancelling pairs do (never up). `by_hand` has what R is without credit, and in one context.
+Correlations are over unsure tokens, about the mean of their cell: prompt, sign and class of token.
+Twins: same sign and same word (without the token itself), other sign and other words, same sign and
+other words, each scaled to the summed size of what the cancelling pairs do (never up). `by_hand`
+has what R is without credit, and in one context.
 """
 
 from dataclasses import replace
@@ -41,13 +43,16 @@ CLASSES = ("style", "right result", "wrong result")
 def pushed_by(table: pd.DataFrame, name: str) -> pd.Series:
     """What the pushers of one of SETS do to each token; the token itself is in none of them."""
     sign, word = SETS[name]
-    return table[[f"{sign}_sign_{word}_word_{context}_context" for context in ("same", "other")]].sum(axis=1)
+    return table[
+        [f"{sign}_sign_{word}_word_{context}_context" for context in ("same", "other")]
+    ].sum(axis=1)
 
 
 def cell_correlation(change: pd.Series, credit: pd.Series, cells: list[pd.Series]) -> float:
     """Correlation of two columns about the means of their cells, over all tokens.
 
-    0 where the change does not vary, which then tells nothing of credit; NaN where there is no credit to tell.
+    0 where the change does not vary, which then tells nothing of credit; NaN where there is no
+    credit to tell.
     """
     a, b = (values - values.groupby(cells).transform("mean") for values in (change, credit))
     if not (b.abs() > 1e-12).any():
@@ -57,15 +62,20 @@ def cell_correlation(change: pd.Series, credit: pd.Series, cells: list[pd.Series
 
 
 def falls(table: pd.DataFrame, credit: str = "credit") -> dict[str, float]:
-    """The correlation of change and credit, and by how much it falls without each of SETS; twins at equal size.
+    """The correlation of change and credit, and by how much it falls without each of SETS; twins at
+    equal size.
 
-    table: tokens with CELL, OWN_KINDS and the credit's column. size_<twin>: the factor by which it was scaled.
+    table: tokens with CELL, OWN_KINDS and the credit's column. size_<twin>: the factor by which it
+    was scaled.
     """
     cells = [table[name] for name in CELL]
     change = table[OWN_KINDS].sum(axis=1)
     whole = cell_correlation(change, table[credit], cells)
     cancelling = pushed_by(table, "cancelling")
-    out = {"correlation": whole, "cancelling": whole - cell_correlation(change - cancelling, table[credit], cells)}
+    out = {
+        "correlation": whole,
+        "cancelling": whole - cell_correlation(change - cancelling, table[credit], cells),
+    }
     for name in TWINS:
         twin = pushed_by(table, name)
         factor = min(1.0, float(cancelling.abs().sum() / max(twin.abs().sum(), 1e-300)))
@@ -76,13 +86,17 @@ def falls(table: pd.DataFrame, credit: str = "credit") -> dict[str, float]:
 
 
 def same_word_shares(table: pd.DataFrame) -> pd.DataFrame:
-    """By class: what the other sign's same word takes from a token's own side of the same word, as sums.
+    """By class: what the other sign's same word takes from a token's own side of the same word, as
+    sums.
 
-    taken = - sum(cancelling x own) / sum(own^2), own: the token itself and same sign, same word. Columns: kind, cross,
-    own2, tokens, occurrences (mean number of the word's tokens in its prompt).
+    taken = - sum(cancelling x own) / sum(own^2), own: the token itself and same sign, same word.
+    Columns: kind, cross, own2, tokens, occurrences (mean number of the word's tokens in its
+    prompt).
     """
     own = table["self"] + pushed_by(table, "same sign, same word")
-    sums = pd.DataFrame({"cross": -own * pushed_by(table, "cancelling"), "own2": own**2, "tokens": 1.0})
+    sums = pd.DataFrame(
+        {"cross": -own * pushed_by(table, "cancelling"), "own2": own**2, "tokens": 1.0}
+    )
     sums["occurrences"] = table["occurrences"]
     return sums.groupby(table["kind"]).sum().reset_index()
 
@@ -92,17 +106,23 @@ def mixed_rollouts(bench: Bench, prompts: int = PROMPTS) -> Rollouts:
     given = (bench.task, DRAWN * prompts, GROUP_SIZE, bench.data_seed, bench.scale.max_new_tokens)
     rollouts = sample_rollouts(bench.policy, *given)
     advantages = group_advantages(rollouts.rewards, rollouts.group_ids, "dr_grpo")
-    groups = [g for g in rollouts.group_ids.unique().tolist() if advantages[rollouts.group_ids == g].any()]
+    groups = [
+        g for g in rollouts.group_ids.unique().tolist() if advantages[rollouts.group_ids == g].any()
+    ]
     chosen = torch.isin(rollouts.group_ids, torch.tensor(groups[:prompts]))
     return replace(rollouts, advantages=advantages).select(chosen)
 
 
-def pairs_study(bench: Bench, prompts: int = PROMPTS, permutations: int = PERMUTATIONS) -> dict[str, pd.DataFrame]:
+def pairs_study(
+    bench: Bench, prompts: int = PROMPTS, permutations: int = PERMUTATIONS
+) -> dict[str, pd.DataFrame]:
     """Tables of one unit.
 
-    tokens: unsure tokens with exact credit, class, sign, OWN_KINDS, occurrences of their word in the prompt, and place.
+    tokens: unsure tokens with exact credit, class, sign, OWN_KINDS, occurrences of their word in
+    the prompt, and place.
     shares: sums of `same_word_shares`, by permutation (-1: the rewards as they were).
-    falls: `falls` by permutation, and with cancelling pairs themselves as the credit (credit = "made by cancelling").
+    falls: `falls` by permutation, and with cancelling pairs themselves as the credit (credit =
+    "made by cancelling").
     """
     rollouts = mixed_rollouts(bench, prompts)
     values = exact_values(bench.policy, bench.task, rollouts)
@@ -112,19 +132,37 @@ def pairs_study(bench: Bench, prompts: int = PROMPTS, permutations: int = PERMUT
         signs.append(permute_in_groups(rollouts.advantages, rollouts.group_ids, generator))
     parts: list[list[pd.DataFrame]] = [[] for _ in signs]
     for pairs in prompt_pairs(bench.policy, rollouts):
-        about = described(pairs.tokens, bench, rollouts, values).assign(word_coupling=word_coupling(pairs))
+        about = described(pairs.tokens, bench, rollouts, values).assign(
+            word_coupling=word_coupling(pairs)
+        )
         unsure = (about["logp"] < np.log(NEARLY_CERTAIN)) & about["inside"]
         for part, advantages in zip(parts, signs, strict=True):
             own = advantages[torch.tensor(about["rollout"].to_numpy(copy=True))].double().numpy()
-            part.append(pd.concat([about.assign(sign=np.sign(own)), pairs.split(own)], axis=1)[unsure])
+            part.append(
+                pd.concat([about.assign(sign=np.sign(own)), pairs.split(own)], axis=1)[unsure]
+            )
     tables = [pd.concat(part, ignore_index=True) for part in parts]
     by_permutation = [
-        (same_word_shares(table).assign(permutation=k), {"permutation": k, "credit": "exact", **falls(table)})
+        (
+            same_word_shares(table).assign(permutation=k),
+            {"permutation": k, "credit": "exact", **falls(table)},
+        )
         for k, table in enumerate(tables, -1)
     ]
     made = tables[0].assign(made=pushed_by(tables[0], "cancelling"))
     control = {"permutation": -1, "credit": "made by cancelling", **falls(made, "made")}
-    kept = ["group", "rollout", "position", "place", "token_id", "context", "kind", "sign", "reward", "logp"]
+    kept = [
+        "group",
+        "rollout",
+        "position",
+        "place",
+        "token_id",
+        "context",
+        "kind",
+        "sign",
+        "reward",
+        "logp",
+    ]
     kept += ["credit", "occurrences", "word_coupling", *OWN_KINDS]
     tokens = tables[0][kept].astype(dict.fromkeys(("logp", *kept[10:]), "float32"))
     return {
@@ -135,7 +173,9 @@ def pairs_study(bench: Bench, prompts: int = PROMPTS, permutations: int = PERMUT
 
 
 def word_coupling(pairs: PromptPairs) -> np.ndarray:
-    """Mean coupling of each token with the other tokens of its word, as a share of its own; NaN for a single one."""
+    """Mean coupling of each token with the other tokens of its word, as a share of its own; NaN for
+    a single one.
+    """
     words, own = pairs.tokens["token_id"].to_numpy(), np.diag(pairs.gram)
     same = (words[:, None] == words[None]) & ~np.eye(len(words), dtype=bool)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -143,10 +183,17 @@ def word_coupling(pairs: PromptPairs) -> np.ndarray:
 
 
 def described(tokens: pd.DataFrame, bench: Bench, rollouts: Rollouts, values) -> pd.DataFrame:
-    """A prompt's tokens with exact credit, class (kind), place in the grammar and occurrences of the word."""
+    """A prompt's tokens with exact credit, class (kind), place in the grammar and occurrences of
+    the word.
+    """
     at = tuple(torch.tensor(tokens[["rollout", "position"]].to_numpy(copy=True)).T)
-    table = tokens.assign(credit=values.credit[at].double().cpu().numpy(), inside=values.inside[at].cpu().numpy())
+    table = tokens.assign(
+        credit=values.credit[at].double().cpu().numpy(), inside=values.inside[at].cpu().numpy()
+    )
     table["kind"] = kinds(table)
     table["occurrences"] = table.groupby("token_id")["logp"].transform("size")
-    places = [bench.task.places(rollouts.prompts[k], rollouts.tokens[k]) for k in table["rollout"].unique()]
+    places = [
+        bench.task.places(rollouts.prompts[k], rollouts.tokens[k])
+        for k in table["rollout"].unique()
+    ]
     return table.assign(place=[place for row in places for place in row])

@@ -1,9 +1,10 @@
 """Study tabular: how far does credit per token come without any coupling between contexts?
 
-Beside the network stands a softmax table that gives every context logits of its own, with the policy's own start
-probabilities. There a token is moved by what visits its very context alone. Measured is the correlation of a token's
-change with its exact credit, about the mean of its prompt and class: of the network's own step by the rollouts of the
-prompt, and of the table's step by the visits of the context. Nothing is decided by it.
+Beside the network stands a softmax table that gives every context logits of its own, with the
+policy's own start probabilities. There a token is moved by what visits its very context alone.
+Measured is the correlation of a token's change with its exact credit, about the mean of its prompt
+and class: of the network's own step by the rollouts of the prompt, and of the table's step by the
+visits of the context. Nothing is decided by it.
 """
 
 import numpy as np
@@ -21,7 +22,8 @@ from workbook.studies.bench import Bench
 from workbook.studies.teaching.pairs import cell_correlation
 from workbook.theory.coupling import NEARLY_CERTAIN
 
-PROMPTS, ROLLOUTS, MEASURED = 12, 64, 8  # prompts, rollouts of each, and the first ones whose tokens are measured
+# prompts, rollouts of each, and the first ones whose tokens are measured
+PROMPTS, ROLLOUTS, MEASURED = 12, 64, 8
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # rollouts of a prompt that push, or visits of a context
 REDRAWS = 16  # of the visits
 
@@ -29,9 +31,17 @@ REDRAWS = 16  # of the visits
 def tabular_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table curve of one unit: source (network, table), count, correlation, tokens.
 
-    Advantages are r minus the mean reward of all rollouts of the prompt, so that one rollout pushes, too.
+    Advantages are r minus the mean reward of all rollouts of the prompt, so that one rollout
+    pushes, too.
     """
-    given = (bench.policy, bench.task, PROMPTS, ROLLOUTS, bench.data_seed, bench.scale.max_new_tokens)
+    given = (
+        bench.policy,
+        bench.task,
+        PROMPTS,
+        ROLLOUTS,
+        bench.data_seed,
+        bench.scale.max_new_tokens,
+    )
     rollouts = sample_rollouts(*given)
     means = rollouts.rewards.view(PROMPTS, ROLLOUTS).mean(1).repeat_interleave(ROLLOUTS)
     advantages = rollouts.rewards - means
@@ -41,7 +51,9 @@ def tabular_study(bench: Bench) -> dict[str, pd.DataFrame]:
     values = exact_values(bench.policy, bench.task, first)
     table = first.token_table()
     at = tuple(torch.tensor(table[["rollout", "position"]].to_numpy(copy=True)).T)
-    table = table.assign(credit=values.credit[at].double().numpy(), inside=values.inside[at].numpy())
+    table = table.assign(
+        credit=values.credit[at].double().numpy(), inside=values.inside[at].numpy()
+    )
     table["kind"] = kinds(table)
     unsure = ((table["logp"] < np.log(NEARLY_CERTAIN)) & table["inside"]).to_numpy()
     chosen = table[unsure]
@@ -56,11 +68,16 @@ def tabular_study(bench: Bench) -> dict[str, pd.DataFrame]:
             changes.append(along.change(first.select(first.group_ids == group), direction))
         change = pd.Series(torch.cat(changes)[at].double().numpy()[unsure], index=chosen.index)
         number = cell_correlation(change, chosen["credit"], cells)
-        rows.append({"source": "network", "count": count, "correlation": number, "tokens": len(chosen)})
+        rows.append(
+            {"source": "network", "count": count, "correlation": number, "tokens": len(chosen)}
+        )
     with torch.no_grad():
-        probs = context_logits(bench.policy.model, *(getattr(first, name) for name in FIELDS)).softmax(-1)[at]
+        probs = context_logits(
+            bench.policy.model, *(getattr(first, name) for name in FIELDS)
+        ).softmax(-1)[at]
     kept = torch.tensor(unsure)
-    probs, chances = probs[kept], values.dense(probs.shape[-1])[at][kept].clamp(0, 1)  # (N, V): reward after each word
+    # (N, V): reward after each word
+    probs, chances = probs[kept], values.dense(probs.shape[-1])[at][kept].clamp(0, 1)
     words = torch.tensor(chosen["token_id"].to_numpy(copy=True))
     own = advantages[place < MEASURED][torch.tensor(chosen["rollout"].to_numpy(copy=True))]
     mean = means[place < MEASURED][torch.tensor(chosen["rollout"].to_numpy(copy=True))]
@@ -71,7 +88,14 @@ def tabular_study(bench: Bench) -> dict[str, pd.DataFrame]:
             moved = table_change(probs, chances, words, own, mean, count, generator)
             change = pd.Series(moved.double().numpy(), index=chosen.index)
             numbers.append(cell_correlation(change, chosen["credit"], cells))
-        rows.append({"source": "table", "count": count, "correlation": np.mean(numbers), "tokens": len(chosen)})
+        rows.append(
+            {
+                "source": "table",
+                "count": count,
+                "correlation": np.mean(numbers),
+                "tokens": len(chosen),
+            }
+        )
     return {"curve": pd.DataFrame(rows)}
 
 
@@ -88,13 +112,15 @@ def table_change(
 
         <e_w - p, sum over visits of A (e_v - p)>
 
-    probs: of the context's words.  chances: of reward 1 after each.  words, advantages: of the token's own rollout.
+    probs: of the context's words.  chances: of reward 1 after each.  words, advantages: of the
+    token's own rollout.
     baseline: what is subtracted from the other visits' rewards.
     """
     scores = torch.nn.functional.one_hot(words, probs.shape[1]) - probs  # (N, V)
     pushed = advantages.unsqueeze(1) * scores
     if visits > 1:
-        drawn = torch.multinomial(probs, visits - 1, replacement=True, generator=generator)  # (N, visits - 1)
+        # (N, visits - 1)
+        drawn = torch.multinomial(probs, visits - 1, replacement=True, generator=generator)
         rewards = torch.rand(drawn.shape, generator=generator) < chances.gather(1, drawn)
         pushes = rewards.float() - baseline.unsqueeze(1)
         pushed = pushed.scatter_add(1, drawn, pushes) - pushes.sum(1, keepdim=True) * probs

@@ -1,8 +1,10 @@
-"""Study vocabulary: what the pairs that cancel take and give, by the number of words, in a toy and on chains.
+"""Study vocabulary: what the pairs that cancel take and give, by the number of words, in a toy and
+on chains.
 
-The toy is one context of V equally likely words and 8 rollouts whose rewards ignore them. Chains spread their prompts
-over private alphabets, so that words are shared by fewer prompts; values count words of other alphabets as the plain
-word, and where they err by more than a fiftieth of the reward nothing is said.
+The toy is one context of V equally likely words and 8 rollouts whose rewards ignore them. Chains
+spread their prompts over private alphabets, so that words are shared by fewer prompts; values count
+words of other alphabets as the plain word, and where they err by more than a fiftieth of the reward
+nothing is said.
 """
 
 import numpy as np
@@ -18,11 +20,15 @@ ERROR_PROMPTS, CONTINUATIONS = 32, 64
 
 
 def vocabulary_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Tables of one unit of the family: falls and shares of `pairs_study` by alphabets, and value errors."""
+    """Tables of one unit of the family: falls and shares of `pairs_study` by alphabets, and value
+    errors.
+    """
     parts: dict[str, list[pd.DataFrame]] = {"falls": [], "shares": [], "errors": []}
     for alphabets in ALPHABETS:
         member = bench.dialled(alphabets=alphabets) if alphabets > 1 else bench
-        error = value_error(member.policy, member.task, ERROR_PROMPTS, CONTINUATIONS, member.held_out_seed)
+        error = value_error(
+            member.policy, member.task, ERROR_PROMPTS, CONTINUATIONS, member.held_out_seed
+        )
         made = pairs_study(member) | {"errors": pd.DataFrame([error])}
         for name, rows in parts.items():
             rows.append(made[name].assign(alphabets=alphabets))
@@ -34,8 +40,11 @@ def toy_table(seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame([{"words": words, **toy_shares(words, seed=seed)} for words in TOY_WORDS])
 
 
-def toy_shares(words: int, group: int = TOY_ROLLOUTS, steps: int = TOY_STEPS, seed: int = 0) -> dict[str, float]:
-    """Of a token's own side of its word: what the other sign's same word takes, and what its other words return.
+def toy_shares(
+    words: int, group: int = TOY_ROLLOUTS, steps: int = TOY_STEPS, seed: int = 0
+) -> dict[str, float]:
+    """Of a token's own side of its word: what the other sign's same word takes, and what its other
+    words return.
 
     Ratios of sums over steps; in one context <e_i - p, e_j - p> is [same word] - 1 / V.
     """

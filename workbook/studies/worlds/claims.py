@@ -1,6 +1,8 @@
-"""Claims about worlds, ours, and of the arena: what rows measure stands in data/results/worlds/registration.yaml.
+"""Claims about worlds, ours, and of the arena: what rows measure stands in
+data/results/worlds/registration.yaml.
 
-Rows of a world have its policies as units. At the scale "worlds" a unit is a world, and its number the mean over its
+Rows of a world have its policies as units. At the scale "worlds" a unit is a world, and its number
+the mean over its
 policies: of all worlds but those held out.
 """
 
@@ -11,21 +13,37 @@ import pandas as pd
 from workbook.statistics import logs, pseudo_values, t_interval
 from workbook.studies.record import Tables, Void
 from workbook.studies.worlds.arena_outcomes import beside_plain, read_rule, rule_ends
-from workbook.studies.worlds.outcomes import EXACT, PLAIN, law, lead, over_worlds, points, predicted, read, world_tables
+from workbook.studies.worlds.outcomes import (
+    EXACT,
+    PLAIN,
+    law,
+    lead,
+    over_worlds,
+    points,
+    predicted,
+    read,
+    world_tables,
+)
 
 POSITIVE, FILTERING = "positive_only", "negative_token_filtering"
-FREE = {"entropy": "entropy_minimization", "log p": "sequence_logp", "majority": "majority_vote"}  # of rewards
-VOID = 0.2  # of plain's gain: where a rule without rewards gets so much, a lead there is no matter of credit
+# of rewards
+FREE = {"entropy": "entropy_minimization", "log p": "sequence_logp", "majority": "majority_vote"}
+# of plain's gain: where a rule without rewards gets so much, a lead there is no matter of credit
+VOID = 0.2
 
 
-def ahead(tables: Tables, arm: str, base: str = PLAIN, column: str = "value", study: str = "worlds") -> pd.Series:
+def ahead(
+    tables: Tables, arm: str, base: str = PLAIN, column: str = "value", study: str = "worlds"
+) -> pd.Series:
     """A column at the end, one arm minus another."""
     return read(tables, column, arm, study) - read(tables, column, base, study)
 
 
 def at_plain_rate(tables: Tables, arm: str) -> pd.Series:
     """Value after 300 batches, an arm at plain's rate minus plain."""
-    return read(tables, "value", arm, "worlds_300_plain_rate") - read(tables, "value", PLAIN, "worlds_300")
+    return read(tables, "value", arm, "worlds_300_plain_rate") - read(
+        tables, "value", PLAIN, "worlds_300"
+    )
 
 
 def gained(tables: Tables, arm: str, read=read) -> pd.Series:
@@ -38,7 +56,10 @@ def gained(tables: Tables, arm: str, read=read) -> pd.Series:
 def credited(tables: Tables, arm: str) -> pd.Series:
     """An arm's lead over plain; Void where sharpening alone gets VOID of plain's gain or more."""
     if (share := gained(tables, FREE["entropy"]).attrs["estimate"]) >= VOID:
-        raise Void(f"void: entropy minimisation gains {share:.2f} of what plain gains, so a lead may be that")
+        raise Void(
+            f"void: entropy minimisation gains {share:.2f} of what plain gains, so a lead may be"
+            " that"
+        )
     return lead(tables, arm)
 
 
@@ -47,17 +68,23 @@ def separated(tables: Tables, rule: str, column: str = "tokens") -> pd.Series:
     price = t_interval(PRICE(tables))
     if price.low <= 0:
         text = f"{price.mean:.2f} [{price.low:.2f}, {price.high:.2f}]"
-        raise Void(f"void: known credit is {text} octaves ahead of plain, which does not separate them")
+        raise Void(
+            f"void: known credit is {text} octaves ahead of plain, which does not separate them"
+        )
     return beside_plain(rule_ends(tables), rule, column)
 
 
-def over(tables: Tables, arm: str, base: str = PLAIN, column: str = "tax", study: str = "worlds") -> pd.Series:
+def over(
+    tables: Tables, arm: str, base: str = PLAIN, column: str = "tax", study: str = "worlds"
+) -> pd.Series:
     """A column at the end, one arm over another, a ratio."""
     return logs(read(tables, column, arm, study) / read(tables, column, base, study))
 
 
 def unlike(tables: Tables, measure, other: str = "world:third") -> pd.Series:
-    """A measure here minus the same in another world, unit by unit; their policies have nothing in common."""
+    """A measure here minus the same in another world, unit by unit; their policies have nothing in
+    common.
+    """
     return measure(tables) - measure(world_tables(other, tables.folder))
 
 
@@ -74,12 +101,16 @@ def off_the_line(tables: Tables) -> pd.Series:
 
 
 PRICE, AFTER_300 = partial(lead, arm=EXACT), partial(ahead, study="worlds_300")
-NEIGHBOURS = {"P1": "prefix_credit", "P2": "ibpo", "P3": "edit_mask"}  # rules of other papers, our readings
+# rules of other papers, our readings
+NEIGHBOURS = {"P1": "prefix_credit", "P2": "ibpo", "P3": "edit_mask"}
 RULES = {"Q2 right modes": lead, "Q2 tax": over, "Q2 pass@8": partial(ahead, column="pass_at_8")}
 MEASURES = {
     "arena": {
         **{claim: partial(separated, rule=rule) for claim, rule in NEIGHBOURS.items()},
-        **{f"{claim} value": partial(separated, rule=rule, column="value") for claim, rule in NEIGHBOURS.items()},
+        **{
+            f"{claim} value": partial(separated, rule=rule, column="value")
+            for claim, rule in NEIGHBOURS.items()
+        },
         "Q1 random": partial(gained, arm="coin_reward", read=read_rule),
     },
     "worlds@worlds": {

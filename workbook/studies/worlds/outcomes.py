@@ -1,4 +1,5 @@
-"""What runs in worlds come to: tokens to half-way, rates, the price of one reward, and the line through the prices.
+"""What runs in worlds come to: tokens to half-way, rates, the price of one reward, and the line
+through the prices.
 
     half-way   = (start + best attainable) / 2, both exact values
     price      = log2(sampled tokens until half-way, plain / the same, known credit)        octaves, of one policy
@@ -6,11 +7,12 @@
                  the population share of signal, of which the choice of prompts is noise
     the law    : mean price of a world = a + b log2(1 / signal), one line through all worlds
 
-Best attainable in a world is the highest value, a mean over its tuning policies, that any arm showed at any rate there
-within the budget: known before a unit is trained, and reached by at least one arm. The value of always answering right
-would be known, too, but where no arm gets half-way to it every ratio is 1, and one reward would seem enough in just
-those worlds where it is not. Tokens are censored at the budget, the most that any run of the unit sampled; their mean
-is the restricted one.
+Best attainable in a world is the highest value, a mean over its tuning policies, that any arm
+showed at any rate there within the budget: known before a unit is trained, and reached by at least
+one arm. The value of always answering right would be known, too, but where no arm gets half-way to
+it every ratio is 1, and one reward would seem enough in just those worlds where it is not. Tokens
+are censored at the budget, the most that any run of the unit sampled; their mean is the restricted
+one.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ from workbook.studies.record import NotMeasured, Tables, Void
 from workbook.studies.registration import WORLD_SCALES, WORLDS, read_note
 
 EXACT, PLAIN, LOWER = "oracle", "dr_grpo", "permuted"
-LEAST = 0.05  # reward: where the best arm gains less in a world, nothing was learned there, and half-way is noise
+# reward: where the best arm gains less in a world, nothing was learned there, and half-way is noise
+LEAST = 0.05
 ENDS = ["value", "tax", "pass_at_8", "style_entropy", "logp_right"]  # read at the end of a run
-MOST_OFF = {"bias": 0.01, "rms": 0.03}  # of exact values from sampled ones: a price is a matter of tenths
+# of exact values from sampled ones: a price is a matter of tenths
+MOST_OFF = {"bias": 0.01, "rms": 0.03}
 
 
 def world_name(scale: str) -> str:
@@ -39,19 +43,23 @@ def world_name(scale: str) -> str:
 
 
 HELD_OUT = tuple(name for name in WORLD_SCALES if WORLDS[world_name(name)].get("held_out"))
-OPEN = tuple(name for name in WORLD_SCALES if name not in HELD_OUT)  # scales that the line is drawn through
+# scales that the line is drawn through
+OPEN = tuple(name for name in WORLD_SCALES if name not in HELD_OUT)
 COLLAPSED = 0.5  # share of the start's value below which a policy has collapsed
 
 
 class Reached(NamedTuple):
-    """Where a run's readings, joined by straight lines, reach a level, or, `censored`, where they end without."""
+    """Where a run's readings, joined by straight lines, reach a level, or, `censored`, where they
+    end without.
+    """
 
     at: float
     censored: bool
 
 
 def tokens_to(curve: pd.DataFrame, level: float, budget: float | None = None) -> Reached:
-    """Sampled tokens until the value first reaches a level, censored at the budget (None: the last reading's tokens).
+    """Sampled tokens until the value first reaches a level, censored at the budget (None: the last
+    reading's tokens).
 
     Raises ValueError for a curve without readings, or with a value that is not known.
 
@@ -63,7 +71,8 @@ def tokens_to(curve: pd.DataFrame, level: float, budget: float | None = None) ->
 
 
 def batches_to_collapse(curve: pd.DataFrame, share: float = COLLAPSED) -> Reached:
-    """Generation batches until the value first falls to a share of the start's, censored at the last reading.
+    """Generation batches until the value first falls to a share of the start's, censored at the
+    last reading.
 
     Raises ValueError as `tokens_to` does.
 
@@ -77,7 +86,10 @@ def batches_to_collapse(curve: pd.DataFrame, share: float = COLLAPSED) -> Reache
 def _first(curve: pd.DataFrame, column: str, above: pd.Series, end: float | None) -> Reached:
     """Where `above` first is 0 or more, in the column's unit."""
     if above.isna().any() or not len(above):
-        raise ValueError("curve has no readings, or a value that is not known: it must have a number in each row.")
+        raise ValueError(
+            "curve has no readings, or a value that is not known: it must have a number in each"
+            " row."
+        )
     places, heights = curve[column].to_numpy(dtype=float), above.to_numpy(dtype=float)
     end = float(places[-1] if end is None else end)
     k = int((heights >= 0).argmax())
@@ -96,22 +108,32 @@ def best_attainable(rates: pd.DataFrame) -> float:
     means = rates.groupby(["arm", "lr", "batch"])["value"].mean()
     best, start = float(means.max()), float(means.xs(0, level="batch").mean())
     if best - start < LEAST:
-        raise ValueError(f"from {start:.3f} no arm gets further than {best:.3f}: there is no way to be half of.")
+        raise ValueError(
+            f"from {start:.3f} no arm gets further than {best:.3f}: there is no way to be half of."
+        )
     return best
 
 
-def run_ends(runs: pd.DataFrame, best: float, unit: str = "seed", by: Sequence[str] = ("arm",)) -> pd.DataFrame:
-    """A row per unit and run: start, level (half-way), tokens until there, whether they are `censored`, `budget`, the
-    batches until `collapse` (the value is half of the start's) and whether the run `collapsed`, and ENDS.
+def run_ends(
+    runs: pd.DataFrame, best: float, unit: str = "seed", by: Sequence[str] = ("arm",)
+) -> pd.DataFrame:
+    """A row per unit and run: start, level (half-way), tokens until there, whether they are
+    `censored`, `budget`, the batches until `collapse` (the value is half of the start's) and
+    whether the run `collapsed`, and ENDS.
 
-    runs: readings of whole runs.  best: of `best_attainable`.  by: the columns that tell a unit's runs apart.
+    runs: readings of whole runs.  best: of `best_attainable`.  by: the columns that tell a unit's
+    runs apart.
     """
     rows, budgets, keys = [], runs.groupby(unit)["sampled_tokens"].max(), [unit, *by]
     for names, run in runs.sort_values("batch", kind="stable").groupby(keys, sort=False):
         start, budget = run["value"].iloc[0], float(budgets[names[0]])
         level = start + (best - start) / 2
         reached, fallen = tokens_to(run, level, budget), batches_to_collapse(run)
-        row = dict(zip(keys, names, strict=True)) | {"start": start, "level": level, "budget": budget}
+        row = dict(zip(keys, names, strict=True)) | {
+            "start": start,
+            "level": level,
+            "budget": budget,
+        }
         row |= {"tokens": reached.at, "censored": reached.censored}
         row |= {"collapse": fallen.at, "collapsed": not fallen.censored}
         rows.append(row | run[ENDS].iloc[-1].to_dict())
@@ -119,10 +141,12 @@ def run_ends(runs: pd.DataFrame, best: float, unit: str = "seed", by: Sequence[s
 
 
 def own_rates(rates: pd.DataFrame, best: float | None = None) -> pd.DataFrame:
-    """A row per arm (the index): its own rate lr, the one with the fewest tokens to half-way, means over the tuning
-    policies; bears, the highest rate at which it collapses on none of them (NaN: none).
+    """A row per arm (the index): its own rate lr, the one with the fewest tokens to half-way, means
+    over the tuning policies; bears, the highest rate at which it collapses on none of them (NaN:
+    none).
 
-    Rates of equal tokens, as where half-way is never reached, go by the value at the end, the higher one first.
+    Rates of equal tokens, as where half-way is never reached, go by the value at the end, the
+    higher one first.
     best: the attainable value, if it is not that of these rates.
     """
     best = best_attainable(rates) if best is None else best
@@ -134,7 +158,9 @@ def own_rates(rates: pd.DataFrame, best: float | None = None) -> pd.DataFrame:
 
 
 def common_rate(worlds: Sequence[pd.DataFrame]) -> float:
-    """One rate for all arms in all worlds: the median of plain's own rates, the lower of two in the middle."""
+    """One rate for all arms in all worlds: the median of plain's own rates, the lower of two in the
+    middle.
+    """
     rates = sorted(own_rates(rates).loc[PLAIN, "lr"] for rates in worlds)
     return float(rates[(len(rates) - 1) // 2])
 
@@ -152,27 +178,37 @@ def unit_outcomes(tables: Tables, study: str = "worlds") -> pd.DataFrame:
 
 
 def read(tables: Tables, column: str, arm: str, study: str = "worlds") -> pd.Series:
-    """A column of `unit_outcomes` of one arm, one number per unit; Void where the world does not count."""
+    """A column of `unit_outcomes` of one arm, one number per unit; Void where the world does not
+    count.
+    """
     check_values(tables)
     ends = unit_outcomes(tables, study)
     return ends[ends["arm"] == arm].set_index("seed")[column].rename_axis("unit")
 
 
 def lead(tables: Tables, arm: str, base: str = PLAIN, study: str = "worlds") -> pd.Series:
-    """Octaves of tokens to half-way that an arm needs less than another; the price: known credit's lead over plain."""
+    """Octaves of tokens to half-way that an arm needs less than another; the price: known credit's
+    lead over plain.
+    """
     return np.log2(read(tables, "tokens", base, study) / read(tables, "tokens", arm, study))
 
 
 def signal_share(tables: Tables, rule: str = PLAIN) -> float:
-    """Population share of signal of one batch at the start, a ratio of means over units; ValueError if none is left."""
+    """Population share of signal of one batch at the start, a ratio of means over units; ValueError
+    if none is left.
+    """
     means = tables["worlds_start/updates"].query("rule == @rule")[["mean2", "total2"]].mean()
     if not means["mean2"] > 0:
-        raise ValueError(f"{tables.scale}: no signal of {rule} is left above the noise of the batches drawn.")
+        raise ValueError(
+            f"{tables.scale}: no signal of {rule} is left above the noise of the batches drawn."
+        )
     return float(means["mean2"] / means["total2"])
 
 
 def value_errors(tables: Tables) -> dict[str, float]:
-    """bias and rms of a world's exact values at the start against sampling, over all units and prompts, in reward."""
+    """bias and rms of a world's exact values at the start against sampling, over all units and
+    prompts, in reward.
+    """
     means = tables["worlds_values/errors"][["bias", "square"]].mean()
     return {"bias": float(means["bias"]), "rms": max(0.0, float(means["square"])) ** 0.5}
 
@@ -182,28 +218,36 @@ def check_values(tables: Tables) -> None:
     with suppress(NotMeasured):
         for name, off in value_errors(tables).items():
             if abs(off) > MOST_OFF[name]:
-                known = f"exact values are off by {off:.4f} at the start ({name}), and {MOST_OFF[name]} was allowed"
+                known = (
+                    f"exact values are off by {off:.4f} at the start ({name}), and {MOST_OFF[name]}"
+                    " was allowed"
+                )
                 raise Void(f"void: {known}, so the world does not count")
 
 
 def over_worlds(measure: Callable[[Tables], pd.Series], tables: Tables) -> pd.Series:
-    """The mean over its units of a measure in each world that has been measured; index: the number of the world.
+    """The mean over its units of a measure in each world that has been measured; index: the number
+    of the world.
 
     Raises NotMeasured where there is none.
     """
     means = {}
     for scale in OPEN:
         with suppress(NotMeasured, ValueError):  # the latter: nothing was learned there
-            means[[*WORLD_SCALES].index(scale)] = float(measure(world_tables(scale, tables.folder)).mean())
+            means[[*WORLD_SCALES].index(scale)] = float(
+                measure(world_tables(scale, tables.folder)).mean()
+            )
     if not means:
         raise NotMeasured("no world has been measured.")
     return pd.Series(means).rename_axis("unit")
 
 
 class Law(NamedTuple):
-    """A line through worlds by least squares: price = intercept + slope x, and what its predictions' width is made of.
+    """A line through worlds by least squares: price = intercept + slope x, and what its
+    predictions' width is made of.
 
-    sd: of the worlds about the line.  x, spread: mean of x and sum of squares about it.  worlds: how many.
+    sd: of the worlds about the line.  x, spread: mean of x and sum of squares about it.  worlds:
+    how many.
     """
 
     intercept: float
@@ -227,7 +271,9 @@ class Law(NamedTuple):
 
 
 def law(points: pd.DataFrame) -> Law:
-    """The line through worlds that have a price; ValueError for fewer than three of them, and for one x alone."""
+    """The line through worlds that have a price; ValueError for fewer than three of them, and for
+    one x alone.
+    """
     x, price = points.dropna(subset="price")[["x", "price"]].to_numpy(float).T
     if len(x) < 3 or np.ptp(x) == 0:
         raise ValueError(f"a line needs three worlds or more at different places; got {len(x)}.")
@@ -238,9 +284,9 @@ def law(points: pd.DataFrame) -> Law:
 
 
 def points(tables: Tables, scales: Sequence[str] = OPEN) -> pd.DataFrame:
-    """A row per world (index: its number): world; x, log2(1 / population share of signal) of plain's
-    update; price, its t interval over units low to high, NaN where nothing was trained yet. Worlds without x are left
-    out."""
+    """A row per world (index: its number): world; x, log2(1 / population share of signal) of
+    plain's update; price, its t interval over units low to high, NaN where nothing was trained yet.
+    Worlds without x are left out."""
     rows, columns = {}, ["world", "x", "price", "low", "high"]
     for scale in scales:
         one, number = world_tables(scale, tables.folder), [*WORLD_SCALES].index(scale)
@@ -253,13 +299,16 @@ def points(tables: Tables, scales: Sequence[str] = OPEN) -> pd.DataFrame:
 def predicted(tables: Tables) -> pd.DataFrame:
     """What the line through other worlds says of those held out, of whose training nothing is read.
 
-    A row per world held out: world, x, mean, low and high of its mean price. The line is that of the prediction that
-    was committed before anything was trained there: through the worlds that it names, or through all.
+    A row per world held out: world, x, mean, low and high of its mean price. The line is that of
+    the prediction that was committed before anything was trained there: through the worlds that it
+    names, or through all.
     """
     made = read_note("worlds", "predicted", tables.folder)
     places, everywhere = points(tables, HELD_OUT)[["world", "x"]], points(tables)
     of = [
-        everywhere[everywhere["world"].isin(made.get(world, {}).get("line_of", everywhere["world"]))]
+        everywhere[
+            everywhere["world"].isin(made.get(world, {}).get("line_of", everywhere["world"]))
+        ]
         for world in places["world"]
     ]
     prices = [law(part).predict(x) for part, x in zip(of, places["x"], strict=True)]

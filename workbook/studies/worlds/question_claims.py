@@ -1,4 +1,6 @@
-"""Claims about plain's settings, ours: what each row measures: registrations of worlds_groups, worlds_defaults."""
+"""Claims about plain's settings, ours: what each row measures: registrations of worlds_groups,
+worlds_defaults.
+"""
 
 from functools import partial
 
@@ -12,11 +14,17 @@ from workbook.studies.worlds.outcomes import PLAIN, lead
 from workbook.studies.worlds.questions import MANY, PAIRS, RATES, TWINS
 
 
-def share(tables: Tables, study: str, part: str, whole: str, arm: str, base: str | None = None) -> pd.Series:
-    """Pseudo-values of one column of an arm's updates over another, a ratio of means; base: log2 of it over base's."""
+def share(
+    tables: Tables, study: str, part: str, whole: str, arm: str, base: str | None = None
+) -> pd.Series:
+    """Pseudo-values of one column of an arm's updates over another, a ratio of means; base: log2 of
+    it over base's.
+    """
 
     def number(rows: pd.DataFrame) -> float:
-        shares = rows.groupby("arm")[[part, whole]].mean().pipe(lambda means: means[part] / means[whole])
+        shares = (
+            rows.groupby("arm")[[part, whole]].mean().pipe(lambda means: means[part] / means[whole])
+        )
         return float(shares[arm] if base is None else np.log2(shares[arm] / shares[base]))
 
     return pseudo_values(tables[f"{study}/updates"], number)
@@ -26,7 +34,9 @@ SIGNAL = partial(share, study="worlds_groups", part="mean2", whole="total2", bas
 BIAS = partial(share, study="worlds_defaults", part="bias2", whole="mean2")
 TAX, AHEAD = (partial(measure, study="worlds_defaults") for measure in (over, ahead))
 TOKENS = partial(lead, arm=PAIRS, base=MANY, study="worlds_groups")
-GROUPS = dict.fromkeys(("Q3", "Q3 high start", "Q3 between"), TOKENS) | {"Q3 signal": partial(SIGNAL, arm=MANY)}
+GROUPS = dict.fromkeys(("Q3", "Q3 high start", "Q3 between"), TOKENS) | {
+    "Q3 signal": partial(SIGNAL, arm=MANY)
+}
 GROUPS["Q3 pairs"] = partial(over, arm=PAIRS, base=MANY, column="value", study="worlds_groups")
 for words in RATES:
     other = partial(TOKENS, arm=f"{PAIRS}, {words}", base=f"{MANY}, {words}")
@@ -37,5 +47,8 @@ for name, twin in TWINS.items():
     DEFAULTS[f"Q4 tax, {name}"] = partial(TAX, arm=name, base=twin)
     DEFAULTS[f"Q4 value, {name}"] = partial(AHEAD, arm=name)
     if twin != PLAIN:
-        DEFAULTS |= {f"Q4 twin, {name}": partial(BIAS, arm=twin), f"Q4 plain tax, {name}": partial(TAX, arm=name)}
+        DEFAULTS |= {
+            f"Q4 twin, {name}": partial(BIAS, arm=twin),
+            f"Q4 plain tax, {name}": partial(TAX, arm=name),
+        }
 MEASURES = {"worlds_groups": GROUPS, "worlds_defaults": DEFAULTS}

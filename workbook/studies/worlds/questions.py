@@ -1,16 +1,19 @@
-"""Studies of plain's settings: `worlds_groups`, when large groups help, and `worlds_defaults`, which default biases it.
+"""Studies of plain's settings: `worlds_groups`, when large groups help, and `worlds_defaults`,
+which default biases it.
 
-A batch has 64 rollouts, so that large groups leave few prompts; in the worlds of the lowest and the highest start pairs
-and sixteens run at half and twice plain's own rate, too. A default is plain with one thing changed:
+A batch has 64 rollouts, so that large groups leave few prompts; in the worlds of the lowest and the
+highest start pairs and sixteens run at half and twice plain's own rate, too. A default is plain
+with one thing changed:
 
     length     a rollout's tokens weigh 1 / T_i          loss type grpo           twin: their mean over the group
     scaling    a group's tokens weigh 1 / s_g            scale_rewards            twin: plain
     clip       two steps a batch, ratios clipped at 0.2  num_iterations, epsilon  twin: their mean over the group
     sampler    top_p 0.9, of which no weight knows       vLLM's                   twin: plain
 
-A twin has the sum of the weights (up to a factor that AdamW does not see) without their inequality. Table updates, of
-what a batch pushes the policy at the start by, the sum over its steps of the gradient of 1/B sum_it w A log pi: total2,
-mean squared length; mean2, that of its expectation m; bias2:
+A twin has the sum of the weights (up to a factor that AdamW does not see) without their inequality.
+Table updates, of what a batch pushes the policy at the start by, the sum over its steps of the
+gradient of 1/B sum_it w A log pi: total2, mean squared length; mean2, that of its expectation m;
+bias2:
 
     |m|^2 - <m, e>^2 / |e|^2      off the exact gradient e; of products of two halves of the batches, without noise
 """
@@ -31,27 +34,57 @@ from workbook.probes.step import optimizer_of, trained_weights
 from workbook.studies.bench import Bench
 from workbook.studies.loop import Loop, advantaged, train_in_memory, train_on
 from workbook.studies.worlds.outcomes import PLAIN
-from workbook.studies.worlds.study import GROUP_SIZE, KEPT, PROMPTS, SIZES, loop_of, squares, unit_rates
+from workbook.studies.worlds.study import (
+    GROUP_SIZE,
+    KEPT,
+    PROMPTS,
+    SIZES,
+    loop_of,
+    squares,
+    unit_rates,
+)
 from workbook.theory.advantages import group_index, group_mean
 from workbook.theory.credit import CreditBatch
 from workbook.theory.credit_controls import EqualWeights
 
-STARTS = tuple(map("world:{}".format, ("low", "two_thirds", "third", "plain", "walk")))  # the lowest start value first
-GROUPS = {str(size): {"prompts": PROMPTS * GROUP_SIZE // size, "group_size": size} for size in (2, 4, 8, 16)}
-PAIRS, MANY, FEW_REDRAWS, CLIP, TOP_P, RATES = "2", "16", 8, (0.2, 0.2), 0.9, {"half rate": 0.5, "twice rate": 2.0}
+# the lowest start value first
+STARTS = tuple(map("world:{}".format, ("low", "two_thirds", "third", "plain", "walk")))
+GROUPS = {
+    str(size): {"prompts": PROMPTS * GROUP_SIZE // size, "group_size": size}
+    for size in (2, 4, 8, 16)
+}
+PAIRS, MANY, FEW_REDRAWS, CLIP, TOP_P, RATES = (
+    "2",
+    "16",
+    8,
+    (0.2, 0.2),
+    0.9,
+    {"half rate": 0.5, "twice rate": 2.0},
+)
 TWINS = {"length": "length, equal", "scaling": PLAIN, "clip": "clip, equal", "sampler": PLAIN}
-ASKED = {"world:ramble": ("length",), "world:third": ("scaling", "clip", "sampler"), "world:low": ("scaling",)}
+ASKED = {
+    "world:ramble": ("length",),
+    "world:third": ("scaling", "clip", "sampler"),
+    "world:low": ("scaling",),
+}
 
 
 def by_length(batch: CreditBatch, equal: bool = False) -> Float[Tensor, " B"]:
     """Plain advantages times mean T / T_i, or, `equal`, times the mean of that over the group."""
-    lengths, (index, count) = batch.mask.sum(1).to(batch.rewards), group_index(batch.group_ids, len(batch))
+    lengths, (index, count) = (
+        batch.mask.sum(1).to(batch.rewards),
+        group_index(batch.group_ids, len(batch)),
+    )
     weights = lengths.mean() / lengths
-    return batch.group_advantages(PLAIN) * (group_mean(weights, index, count)[index] if equal else weights)
+    return batch.group_advantages(PLAIN) * (
+        group_mean(weights, index, count)[index] if equal else weights
+    )
 
 
 class Nucleus(LlamaForCausalLM):
-    """A model that samples from its likeliest words alone, those that hold TOP_P, and is scored as if it did not."""
+    """A model that samples from its likeliest words alone, those that hold TOP_P, and is scored as
+    if it did not.
+    """
 
     def generate(self, *, generation_config, **given):
         """Sample as `transformers` does."""
@@ -69,25 +102,37 @@ CHANGES = {  # of plain's loop
 
 
 def groups_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Tables runs and updates (mean2 of exact gradients) of one unit; NotMeasured until rates have been tuned."""
+    """Tables runs and updates (mean2 of exact gradients) of one unit; NotMeasured until rates have
+    been tuned.
+    """
     plain = loop_of(bench, PLAIN, unit_rates(bench)[PLAIN])
     loops = {size: replace(plain, **change) for size, change in GROUPS.items()}
     exact, pushes = redrawn(bench, loops, FEW_REDRAWS)
     e2 = across(exact, exact)["mean2"]
-    updates = [{"arm": n, **squares([*g]), "mean2": (1 - 1 / int(n)) ** 2 * e2} for n, g in pushes.items()]
+    updates = [
+        {"arm": n, **squares([*g]), "mean2": (1 - 1 / int(n)) ** 2 * e2} for n, g in pushes.items()
+    ]
     for words, rate in RATES.items() if bench.scale.name in (STARTS[0], STARTS[-1], "tiny") else ():
-        loops |= {f"{size}, {words}": replace(loops[size], lr=rate * plain.lr) for size in (PAIRS, MANY)}
+        loops |= {
+            f"{size}, {words}": replace(loops[size], lr=rate * plain.lr) for size in (PAIRS, MANY)
+        }
     return {"runs": trained(bench, loops), "updates": pd.DataFrame(updates)}
 
 
 def defaults_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Tables runs and updates of one unit; NotMeasured until rates have been tuned.
 
-    From other pushes a multiple of plain's noise is taken off: its push minus 7/8 of the same prompts' exact gradient,
-    which is 0 on average, so that no bias goes with it.
+    From other pushes a multiple of plain's noise is taken off: its push minus 7/8 of the same
+    prompts' exact gradient, which is 0 on average, so that no bias goes with it.
     """
-    plain, asked = loop_of(bench, PLAIN, unit_rates(bench)[PLAIN]), ASKED.get(bench.scale.name, TWINS)
-    loops = {arm: replace(plain, **CHANGES.get(arm, {})) for arm in (PLAIN, *asked, *map(TWINS.get, asked))}
+    plain, asked = (
+        loop_of(bench, PLAIN, unit_rates(bench)[PLAIN]),
+        ASKED.get(bench.scale.name, TWINS),
+    )
+    loops = {
+        arm: replace(plain, **CHANGES.get(arm, {}))
+        for arm in (PLAIN, *asked, *map(TWINS.get, asked))
+    }
     exact, pushes = redrawn(bench, loops, SIZES[bench.scale.name].redraws)
     noise, updates = pushes[PLAIN] - (1 - 1 / GROUP_SIZE) * exact, []
     for arm, g in pushes.items():
@@ -108,13 +153,26 @@ def trained(bench: Bench, loops: Mapping[str, Loop]) -> pd.DataFrame:
     """Readings of a run of every arm."""
     sizes, tables = SIZES[bench.scale.name], []
     for arm, loop in loops.items():
-        given = (policy_of(bench, arm), bench.task, loop, bench.data_seed, bench.readings(sizes.held_out), sizes.every)
-        tables.append(bench.kept(arm, partial(train_in_memory, *given))[KEPT].assign(arm=arm, lr=loop.lr))
+        given = (
+            policy_of(bench, arm),
+            bench.task,
+            loop,
+            bench.data_seed,
+            bench.readings(sizes.held_out),
+            sizes.every,
+        )
+        tables.append(
+            bench.kept(arm, partial(train_in_memory, *given))[KEPT].assign(arm=arm, lr=loop.lr)
+        )
     return pd.concat(tables, ignore_index=True)
 
 
-def redrawn(bench: Bench, loops: Mapping[str, Loop], redraws: int) -> tuple[Float[Tensor, "R D"], dict[str, Tensor]]:
-    """Exact gradients on prompts that nobody trains on, and by arm what batches of these prompts push by (R, D)."""
+def redrawn(
+    bench: Bench, loops: Mapping[str, Loop], redraws: int
+) -> tuple[Float[Tensor, "R D"], dict[str, Tensor]]:
+    """Exact gradients on prompts that nobody trains on, and by arm what batches of these prompts
+    push by (R, D).
+    """
     task, seed, most = bench.task, bench.held_out_seed, max(loop.prompts for loop in loops.values())
     data, pushes, exact = task.dataset(most * redraws, seed), {arm: [] for arm in loops}, []
     for draw in range(redraws):
@@ -122,7 +180,10 @@ def redrawn(bench: Bench, loops: Mapping[str, Loop], redraws: int) -> tuple[Floa
         exact.append(exact_gradient(bench.policy, task, rows["prompt"]).double())
         for arm, loop in loops.items():
             mine = policy_of(bench, arm)
-            optimizer, weights = optimizer_of(mine, loop.optimizer, loop.lr), trained_weights(mine).values()
+            optimizer, weights = (
+                optimizer_of(mine, loop.optimizer, loop.lr),
+                trained_weights(mine).values(),
+            )
             given, _ = advantaged(mine, task, loop, rows.select(range(loop.prompts)), seed, draw)
             steps = train_on(mine, task, loop, given, optimizer, seed)
             gradients = [-torch.cat([weight.grad.flatten() for weight in weights]) for _ in steps]

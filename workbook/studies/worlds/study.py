@@ -1,18 +1,21 @@
-"""Studies of worlds: `worlds_start` (a batch, untrained), `worlds_rates` (each arm's rate), `worlds` (the comparison),
-`worlds_300` (six of its arms, 300 batches), `worlds_300_plain_rate` (at plain's rate, where an arm's own is another),
-`worlds_values` (what exact values are off by at the start).
+"""Studies of worlds: `worlds_start` (a batch, untrained), `worlds_rates` (each arm's rate),
+`worlds` (the comparison), `worlds_300` (six of its arms, 300 batches), `worlds_300_plain_rate` (at
+plain's rate, where an arm's own is another), `worlds_values` (what exact values are off by at the
+start).
 
-Arms are credit rules by their names: known credit, rules with rewards, rules that never see one, permuted rewards. A
-run is 32 generation batches of 8 prompts x 8 rollouts, one AdamW step each, on-policy; readings every fourth batch.
+Arms are credit rules by their names: known credit, rules with rewards, rules that never see one,
+permuted rewards. A run is 32 generation batches of 8 prompts x 8 rollouts, one AdamW step each,
+on-policy; readings every fourth batch.
 
-Rates are tuned on a world's three other policies. The ladder's middle is the lowest of CLIMB at which permuted falls
-below half of its start on most of them: noise alone destroys them there, so that the rates on both sides of what a
-rule can bear are tried. What rate is an arm's own, and which one all could share: `outcomes.own_rates`, `common_rate`.
-Permuted, which learns at no rate, runs at plain's own.
+Rates are tuned on a world's three other policies. The ladder's middle is the lowest of CLIMB at
+which permuted falls below half of its start on most of them: noise alone destroys them there, so
+that the rates on both sides of what a rule can bear are tried. What rate is an arm's own, and which
+one all could share: `outcomes.own_rates`, `common_rate`. Permuted, which learns at no rate, runs at
+plain's own.
 
-Tables, a row per reading of a run: world, arm, lr, what `train_in_memory` reads; of `worlds_rates` policy (of the
-tuning ones) in ladder (`runs`) and climb (`edge`). `worlds_start`: a row per rule with mean2 and total2, the squared
-length of the expected update and the mean one of a batch's.
+Tables, a row per reading of a run: world, arm, lr, what `train_in_memory` reads; of `worlds_rates`
+policy (of the tuning ones) in ladder (`runs`) and climb (`edge`). `worlds_start`: a row per rule
+with mean2 and total2, the squared length of the expected update and the mean one of a batch's.
 """
 
 from __future__ import annotations
@@ -41,13 +44,23 @@ LASTING = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "entropy_m
 CLIMB = tuple(1.5e-4 * 2**k for k in range(6))  # up to 4.8e-3
 LADDER = (-2, -1, 0, 1, 2)  # doublings about the edge
 PROMPTS, GROUP_SIZE, TUNED = 8, 8, 3  # of a batch; policies that a world's rates are tuned on
-KEPT = ["batch", "value", "reward", "grad_norm", "moved", "tax", "style_entropy", "pass_at_8", "logp_right"]
+KEPT = [
+    "batch",
+    "value",
+    "reward",
+    "grad_norm",
+    "moved",
+    "tax",
+    "style_entropy",
+    "pass_at_8",
+    "logp_right",
+]
 KEPT += ["sampled_tokens", "seconds"]
 
 
 class Sizes(NamedTuple):
-    """Generation batches of a run, from one reading to the next, held-out prompts, batches drawn at the start,
-    continuations of each held-out prompt that values are compared with."""
+    """Generation batches of a run, from one reading to the next, held-out prompts, batches drawn at
+    the start, continuations of each held-out prompt that values are compared with."""
 
     batches: int = 32
     every: int = 4
@@ -70,7 +83,11 @@ def run_arm(bench: Bench, arm: str, lr: float, size: Sizes | None = None) -> pd.
 
 def loop_of(bench: Bench, arm: str, lr: float = CLIMB[0]) -> Loop:
     """The loop of a run."""
-    sizes = {"prompts": PROMPTS, "group_size": GROUP_SIZE, "batches": SIZES[bench.scale.name].batches}
+    sizes = {
+        "prompts": PROMPTS,
+        "group_size": GROUP_SIZE,
+        "batches": SIZES[bench.scale.name].batches,
+    }
     return Loop(**sizes, lr=lr, rule=arm, max_new_tokens=bench.scale.max_new_tokens)
 
 
@@ -82,16 +99,22 @@ def start_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 
 def update_squares(bench: Bench, redraws: int) -> pd.DataFrame:
-    """A row per rule, plain and known credit: signal (mean2) and all (total2) of one batch's update of the policy as it
-    is, on prompts that nobody trains on; every batch draws prompts and rollouts anew.
+    """A row per rule, plain and known credit: signal (mean2) and all (total2) of one batch's update
+    of the policy as it is, on prompts that nobody trains on; every batch draws prompts and rollouts
+    anew.
 
         mean2  = |E g|^2 = c^2 <G_1, G_2>       of exact gradients of the value on two halves of the prompts
         total2 = mean_m |g_m|^2                 sampled2 = mean_{m != n} <g_m, g_n>: mean2 again, with sampling's noise
 
-    all without bias, as halves and batches share no noise. c is 1 for known credit; for plain, whose baseline holds
-    each rollout's own reward, 1 - 1 / group size.
+    all without bias, as halves and batches share no noise. c is 1 for known credit; for plain,
+    whose baseline holds each rollout's own reward, 1 - 1 / group size.
     """
-    scale, policy, task, seed = {PLAIN: 1 - 1 / GROUP_SIZE, EXACT: 1.0}, bench.policy, bench.task, bench.held_out_seed
+    scale, policy, task, seed = (
+        {PLAIN: 1 - 1 / GROUP_SIZE, EXACT: 1.0},
+        bench.policy,
+        bench.task,
+        bench.held_out_seed,
+    )
     data, gradients, exact = task.dataset(PROMPTS * redraws, seed), {rule: [] for rule in scale}, []
     for draw in range(redraws):
         rows = data.select(range(PROMPTS * draw, PROMPTS * (draw + 1)))
@@ -100,11 +123,16 @@ def update_squares(bench: Bench, redraws: int) -> pd.DataFrame:
             scored = scores(policy.model, rollouts)  # (B, T)
             exact.append(exact_gradient(policy, task, rows["prompt"]).double())
         for rule, parts in gradients.items():
-            given, _ = advantaged(policy, task, loop_of(bench, rule), rows, seed, draw, given=rollouts)
+            given, _ = advantaged(
+                policy, task, loop_of(bench, rule), rows, seed, draw, given=rollouts
+            )
             objective = (given.advantages.view(len(given), -1) * scored).sum() / len(given)
             parts.append(flat_gradient(policy, objective, keep_graph=rule != EXACT).double())
     signal = float(torch.stack(exact[::2]).mean(0) @ torch.stack(exact[1::2]).mean(0))
-    table = [{"rule": rule, "mean2": scale[rule] ** 2 * signal, **squares(parts)} for rule, parts in gradients.items()]
+    table = [
+        {"rule": rule, "mean2": scale[rule] ** 2 * signal, **squares(parts)}
+        for rule, parts in gradients.items()
+    ]
     return pd.DataFrame(table)
 
 
@@ -116,22 +144,33 @@ def squares(gradients: list[torch.Tensor]) -> dict[str, float]:
 
 
 def values_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table errors of one unit: `value_error` of its policy; ten units make 20,480 continuations of a world."""
+    """Table errors of one unit: `value_error` of its policy; ten units make 20,480 continuations of
+    a world.
+    """
     size = SIZES[bench.scale.name]
-    error = value_error(bench.policy, bench.task, size.held_out, size.continuations, bench.held_out_seed)
+    error = value_error(
+        bench.policy, bench.task, size.held_out, size.continuations, bench.held_out_seed
+    )
     return {"errors": pd.DataFrame([{"world": world_name(bench.scale.name), **error}])}
 
 
 def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Tables runs and edge of a world: the arms on its tuning policies at five rates, and permuted's way up there."""
+    """Tables runs and edge of a world: the arms on its tuning policies at five rates, and
+    permuted's way up there.
+    """
     tuned = {"role": "tuning"} if bench.scale.name in WORLD_SCALES else {}
     benches = [bench, *(Bench(bench.scale.name, k, **tuned) for k in range(1, TUNED))]
     for other in benches[1:]:
         other.loaded, other.parts = bench.loaded, bench.parts
 
     def rows(arm: str, lr: float) -> pd.DataFrame:
-        made = [one.kept(f"{arm}-{lr:g}-{k}", partial(run_arm, one, arm, lr)) for k, one in enumerate(benches)]
-        return pd.concat([table.assign(policy=k) for k, table in enumerate(made)], ignore_index=True)
+        made = [
+            one.kept(f"{arm}-{lr:g}-{k}", partial(run_arm, one, arm, lr))
+            for k, one in enumerate(benches)
+        ]
+        return pd.concat(
+            [table.assign(policy=k) for k, table in enumerate(made)], ignore_index=True
+        )
 
     climb = []
     for lr in CLIMB:
@@ -139,8 +178,13 @@ def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
         values = climb[-1].groupby("policy")["value"]
         if (values.min() <= COLLAPSED * values.first()).sum() > TUNED / 2:
             break
-    runs = [rows(arm, climb[-1]["lr"][0] * 2.0**step) for arm in ARMS if arm != LOWER for step in LADDER]
-    return {name: pd.concat(parts, ignore_index=True) for name, parts in (("edge", climb), ("runs", runs))}
+    runs = [
+        rows(arm, climb[-1]["lr"][0] * 2.0**step) for arm in ARMS if arm != LOWER for step in LADDER
+    ]
+    return {
+        name: pd.concat(parts, ignore_index=True)
+        for name, parts in (("edge", climb), ("runs", runs))
+    }
 
 
 def worlds_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -149,20 +193,26 @@ def worlds_study(bench: Bench) -> dict[str, pd.DataFrame]:
     Raises NotMeasured until the world's rates have been tuned.
     """
     rates = unit_rates(bench)
-    made = [bench.kept(f"{arm}-{rates[arm]:g}", partial(run_arm, bench, arm, rates[arm])) for arm in ARMS]
+    made = [
+        bench.kept(f"{arm}-{rates[arm]:g}", partial(run_arm, bench, arm, rates[arm]))
+        for arm in ARMS
+    ]
     return {"runs": pd.concat(made, ignore_index=True)}
 
 
 def lasting_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table runs of one unit: the arms of LASTING at their own rates for 300 batches in place of 32, read
-    every twentieth."""
+    """Table runs of one unit: the arms of LASTING at their own rates for 300 batches in place of
+    32, read every twentieth."""
     return lasting_runs(bench, unit_rates(bench)[[*LASTING]].to_dict())
 
 
 def plain_rate_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table runs of one unit: arms of `lasting_study` that see rewards, at plain's rate where their own is another."""
+    """Table runs of one unit: arms of `lasting_study` that see rewards, at plain's rate where their
+    own is another.
+    """
     rates = unit_rates(bench)
-    arms = [arm for arm in LASTING if arm not in REWARD_FREE and rates[arm] != rates[PLAIN]]  # permuted's is plain's
+    # permuted's is plain's
+    arms = [arm for arm in LASTING if arm not in REWARD_FREE and rates[arm] != rates[PLAIN]]
     return lasting_runs(bench, dict.fromkeys(arms, rates[PLAIN]))
 
 
@@ -170,12 +220,17 @@ def lasting_runs(bench: Bench, rates: dict[str, float]) -> dict[str, pd.DataFram
     """Table runs of one unit: an arm each at its rate for 300 batches."""
     size = SIZES[bench.scale.name]
     size = size._replace(batches=75 * size.batches // 8, every=5 * size.every)
-    made = [bench.kept(f"{arm}-{lr:g}", partial(run_arm, bench, arm, lr, size)) for arm, lr in rates.items()]
+    made = [
+        bench.kept(f"{arm}-{lr:g}", partial(run_arm, bench, arm, lr, size))
+        for arm, lr in rates.items()
+    ]
     return {"runs": pd.concat(made, ignore_index=True)}
 
 
 def unit_rates(bench: Bench) -> pd.Series:
-    """Each arm's own rate in a unit's world, permuted's that of plain; NotMeasured until they have been tuned."""
+    """Each arm's own rate in a unit's world, permuted's that of plain; NotMeasured until they have
+    been tuned.
+    """
     rates = own_rates(load_measured("worlds_rates", bench.scale.name, "runs", bench.results))["lr"]
     rates[LOWER] = rates[PLAIN]
     return rates
