@@ -15,6 +15,11 @@ from workbook.commands.kept import kept
 def _measure(args) -> int:
     from workbook.studies import measure
 
+    if args.figures:
+        from workbook.studies.figures import write_figures
+
+        print(*write_figures(args.study), sep="\n")
+        return 0
     for path in measure(args.study, args.scale, args.seeds, args.folder):
         print(path)
     return 0
@@ -197,6 +202,9 @@ def add_commands(commands) -> None:
         "--seeds", type=as_count(0), nargs="+", help="default: those registered, else the scale's"
     )
     measure.add_argument("--folder", help="where to keep the tables (default: data/results)")
+    measure.add_argument(
+        "--figures", action="store_true", help="write what chapters draw of it, and measure nothing"
+    )
     measure.set_defaults(command=_measure)
 
     claims = commands.add_parser("claims", help="what was measured of each claim, and the outcomes")
