@@ -19,7 +19,7 @@ from workbook.probes.minibatches import cancelled_in_steps, gradient_gram, share
 from workbook.probes.recovered import credit_recovered
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
-from workbook.studies import ledger
+from workbook.studies import compute_ledger
 from workbook.studies.batching import study
 from workbook.studies.batching.claims import difference, opposition
 from workbook.studies.batching.study import Arm, against_shuffled, arms, ends, loop_of, tuned_rates
@@ -244,7 +244,9 @@ def test_an_order_has_a_word_only_where_fewer_prompts_a_step_are_seen(tmp_path, 
         results.add_unit(
             tmp_path, "batch_composition", "family", unit, tables, f"family:seed={unit}"
         )
-    rows = ledger("family", tmp_path, ["H11", "H12", "H13"], described=False).set_index("key")
+    rows = compute_ledger("family", tmp_path, ["H11", "H12", "H13"], described=False).set_index(
+        "key"
+    )
     assert rows.loc["H11 batch size", "mean"] == pytest.approx(gain, abs=0.01)
     assert rows.loc[["H11", "H13"], "outcome"].tolist() == [
         h13,

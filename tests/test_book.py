@@ -18,7 +18,6 @@ from workbook import __main__
 from workbook.book import back_matter, chapters, conclusions, evidence, gallery
 from workbook.book.back_matter import glossary, read_list
 from workbook.book.chapters import ROOT, find_chapters
-from workbook.book.colab import FOLDED
 from workbook.book.conclusions import (
     Finding,
     decisions_text,
@@ -27,6 +26,7 @@ from workbook.book.conclusions import (
     write_readme,
 )
 from workbook.book.pages import page_source
+from workbook.colab import FOLDED
 from workbook.ledger import CANNOT, WORDS, experiments, kept_ledger, registered, row_of
 from workbook.training import CancellationConfig
 

@@ -16,9 +16,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook.book import chapters
-from workbook.book.colab import FOLDED, SETUP_CELL, badge
 from workbook.book.forms import FORM
 from workbook.book.pages import render_book
+from workbook.colab import FOLDED, SETUP_CELL, badge
 from workbook.policies.packaged import PACKAGED
 
 CHAPTERS = chapters.find_chapters()

@@ -32,7 +32,7 @@ from workbook.ledger import (
     stated_of,
 )
 from workbook.statistics import detectable_effect, pseudo_values, t_interval
-from workbook.studies import CLAIMS, format_ledger, format_summary, ledger, ledger_json
+from workbook.studies import CLAIMS, compute_ledger, format_ledger, format_summary, ledger_json
 from workbook.studies.inference import Rule, holm, judge_units
 from workbook.studies.ledger import NESTED, SCALES, keep_ledger, sentences, untestable
 from workbook.studies.record import Measurement, Tables
@@ -340,7 +340,7 @@ def _ratio(tables):
 
 
 def test_the_ledger_of_a_world(world):
-    table = ledger(folder=world).set_index("key")
+    table = compute_ledger(folder=world).set_index("key")
     outcomes = {
         **{"H1": "holds", "H1 control": TOO_SMALL, "H1 ratio": "holds", "H2": TOO_SMALL},
         **{
@@ -404,7 +404,7 @@ def test_a_reason_of_ours_and_holm_over_the_experiments(world, monkeypatch):
     monkeypatch.setattr(
         module, "primaries", lambda: [("family", key) for key in ("H1", "H3", "H4", "H6")]
     )
-    table = ledger(folder=world).set_index("key")
+    table = compute_ledger(folder=world).set_index("key")
     assert table.loc["H1 ratio", ["outcome", "reason"]].tolist() == [
         CANNOT,
         "it is fixed by algebra",
@@ -415,21 +415,21 @@ def test_a_reason_of_ours_and_holm_over_the_experiments(world, monkeypatch):
         "H6 cannot be tested"
     )
     assert table["p_holm"].notna().sum() == 3, "no other row is corrected"
-    alone = ledger(folder=world, claims=["H3"]).set_index("key")
+    alone = compute_ledger(folder=world, claims=["H3"]).set_index("key")
     kept = kept_ledger().set_index(["scale", "key"])["p"]
     others = [kept["family", key] for key in ("H1", "H4", "H6")]
     assert alone.loc["H3", "p_holm"] == pytest.approx(holm([alone.loc["H3", "p"], *others])[0]), (
         "as they were kept"
     )
     monkeypatch.setattr(module, "corrected", lambda places: {("family", "H3"): 0.2})
-    row = ledger(folder=world, claims=["H3"]).iloc[0]
+    row = compute_ledger(folder=world, claims=["H3"]).iloc[0]
     assert (row["outcome"], row["reason"].split(";")[0]) == ("open", "does not hold uncorrected")
 
 
 def test_fewer_than_six_units_are_open(world):
     for unit in range(5, 11):
         results.remove_unit(world, "confidence_tuning", "family", unit)
-    row = ledger(folder=world, claims=["H1"]).iloc[0]
+    row = compute_ledger(folder=world, claims=["H1"]).iloc[0]
     assert row["outcome"] == "open"
     assert row["reason"] == "5 units on 5 policies; a word needs 6"
     assert np.isfinite(row["mean"])
@@ -444,7 +444,7 @@ def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(
     _unit(
         world, 3, _numbers(world, 3).assign(clear=np.nan), "family:seed=3", "other", modified=True
     )
-    table = ledger(folder=world, claims=["H1"])
+    table = compute_ledger(folder=world, claims=["H1"])
     row = table.iloc[0]
     assert (row["registration"], row["clean"], row["units"], row["dropped"]) == (
         "changed since",
@@ -459,11 +459,11 @@ def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(
     assert "units added after registration: 10" in text
     assert "outcome was seen" not in text
     results.write_text(world, "confidence_tuning", f"{stated}supersedes: {measured_under}\n")
-    assert ledger(folder=world, claims=["H1"]).iloc[0]["registration"] == "changed since", (
+    assert compute_ledger(folder=world, claims=["H1"]).iloc[0]["registration"] == "changed since", (
         "unit 3 is still another's"
     )
     _unit(world, 3, _numbers(world, 2), "p", measured_under)
-    assert ledger(folder=world, claims=["H1"]).iloc[0]["registration"] == "superseded"
+    assert compute_ledger(folder=world, claims=["H1"]).iloc[0]["registration"] == "superseded"
 
 
 def test_units_that_were_measured_after_a_look_show_and_count(world):
@@ -473,7 +473,7 @@ def test_units_that_were_measured_after_a_look_show_and_count(world):
         "units: 6\nlooked: 2026-11-22\nwhy: time ran out\n",
         note="looked",
     )
-    table = ledger(folder=world, claims=["H1"])
+    table = compute_ledger(folder=world, claims=["H1"])
     assert (table.iloc[0]["units"], table.iloc[0]["looked"]) == (10, (6, 7, 8, 9))
     assert "units 6 to 9 were measured after the earlier ones' outcome was seen" in format_ledger(
         table
@@ -484,15 +484,15 @@ def test_no_outcome_of_a_sealed_study_is_looked_at(world):
     results.write_text(
         world, "confidence_tuning", "sealed: 2026-11-22\nwhy: units are missing\n", note="sealed"
     )
-    row = ledger(folder=world, claims=["H1"]).iloc[0]
+    row = compute_ledger(folder=world, claims=["H1"]).iloc[0]
     assert (row["outcome"], row["units"]) == ("open", 0)
     assert row["reason"].startswith("not measured: confidence_tuning is being measured")
     results.write_text(world, "confidence_tuning", None, note="sealed")
-    assert ledger(folder=world, claims=["H1"]).iloc[0]["units"] == 10
+    assert compute_ledger(folder=world, claims=["H1"]).iloc[0]["units"] == 10
 
 
 def test_the_ledger_as_text_and_json(world, tmp_path):
-    table = ledger(folder=world)
+    table = compute_ledger(folder=world)
     whole = format_ledger(table)
     assert "primary: HOLDS (its whole interval lies above 0)" in whole
     assert (
@@ -516,7 +516,7 @@ def test_the_ledger_as_text_and_json(world, tmp_path):
 # --- the command line, and what is committed
 @pytest.fixture(scope="module")
 def computed():
-    return ledger(described=False)
+    return compute_ledger(described=False)
 
 
 def test_the_command_line_loads_neither_trainer_nor_charts(tmp_path):
@@ -571,7 +571,7 @@ def test_the_printed_command_gives_the_row_that_the_ledger_has(tmp_path, compute
         shutil.copy(path, tmp_path / "dose")
     whole = computed.query("scale == 'family' and claim == 'H2'").reset_index(drop=True)
     pd.testing.assert_frame_equal(
-        ledger("family", tmp_path, ["H2"], described=False), whole, check_dtype=False
+        compute_ledger("family", tmp_path, ["H2"], described=False), whole, check_dtype=False
     )
 
 
@@ -609,7 +609,7 @@ def test_bad_requests_are_one_sentence(capsys):
     assert __main__.main(["claims", "--claim", "H99"]) == 2
     assert "--claim H99 is unknown: choose one of H1" in capsys.readouterr().err
     with pytest.raises(ValueError, match="scale='huge' is unknown: choose one of family"):
-        ledger("huge")
+        compute_ledger("huge")
     with pytest.raises(ValueError, match="scale='huge' is unknown"):
         Tables("huge")
 

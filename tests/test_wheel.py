@@ -32,7 +32,8 @@ from workbook import get_task, load_policy, sample_rollouts
 from workbook.__main__ import main
 from workbook.places import data_path
 from workbook.studies import load_measured
-from workbook.training import RunConfig, load_run
+from workbook.app import load_run
+from workbook.training import RunConfig
 
 def run(*arguments):
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:

@@ -18,7 +18,7 @@ from scipy import stats
 from workbook.chapters.worlds import charts, explore, question_claims
 from workbook.chapters.worlds.explore import TEXTS, WRONG, compute_walk, compute_world, world_start
 from workbook.ledger import CANNOT
-from workbook.studies import ledger, measurements, record
+from workbook.studies import compute_ledger, measurements, record
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import WORLD_SCALES, read_registration
@@ -246,7 +246,7 @@ def test_every_registered_row_is_measured_as_the_audit_does(folder):
 
 
 def test_the_ledger_judges_worlds_as_units(folder):
-    rows = ledger("worlds", folder, ["Q1"]).set_index("key")
+    rows = compute_ledger("worlds", folder, ["Q1"]).set_index("key")
     assert rows.loc["Q1", ["outcome", "units", "policies", "registration"]].tolist() == [
         "holds",
         12,

@@ -31,7 +31,7 @@ from scipy.special import stdtrit
 
 from workbook.files import made_on
 from workbook.statistics import Interval
-from workbook.studies import ledger
+from workbook.studies import compute_ledger
 from workbook.studies.inference import independent
 from workbook.studies.registration import MIN_UNITS
 from workbook.studies.storage import table_paths, write_unit
@@ -242,7 +242,7 @@ if __name__ == "__main__":
     tables = {
         "coverage": coverage_table(),
         "skewness": curve,
-        "placed": ledger_skewness(ledger(described=False), curve),
+        "placed": ledger_skewness(compute_ledger(described=False), curve),
     }
     for name, table in tables.items():
         print(name, table.to_string(index=False), sep="\n")

@@ -1,4 +1,4 @@
-"""A run in its own process, whose output is the run's log.txt: python -m workbook.training FOLDER"""
+"""A run in its own process, whose output is the run's log.txt: python -m workbook.app FOLDER"""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 """What a run's process does: build the trainer, evaluate, train, write, and report how it ended.
 
-The same `execute` serves a run's own process (`python -m workbook.training FOLDER`), the command
+The same `execute` serves a run's own process (`python -m workbook.app FOLDER`), the command
 line and sweeps. A resumed run ends in the bits of one that was never interrupted only if policy,
 prompts, reward and settings are those that it started with: each has its checksum in the manifest,
 and what differs is refused in a sentence that names it.

@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import yaml
 
 from workbook.book import chapters
-from workbook.book.colab import badge
 from workbook.book.terminal import literal
 from workbook.chapters.grading import UNANSWERED
+from workbook.colab import badge
 from workbook.places import data_path
 
 ARXIV = "https://arxiv.org/abs/"

@@ -26,7 +26,7 @@ def outcome_badge(outcome: str) -> str:
 
 class ClaimLines:
     """Rows of the ledger under a sentence each: HTML that opens on a page, text wrapped to a
-    book.terminal.
+    terminal.
     """
 
     def __init__(self, lines: list[tuple[str, tuple]]):

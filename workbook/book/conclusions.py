@@ -149,7 +149,7 @@ def decisions_text() -> str:
 
 class Decisions:
     """What to do about it, computed from the ledger: a card a setting on a page, text in a
-    book.terminal.
+    terminal.
     """
 
     def __repr__(self) -> str:
@@ -205,7 +205,7 @@ def write_readme(path) -> bool:
     """Write the findings, and the addresses once there are some, between a file's marks; whether it
     changed.
     """
-    from workbook.book.colab import addresses_markdown
+    from workbook.colab import addresses_markdown
 
     text = new = path.read_text(encoding="utf-8")
     blocks = {"findings": f"{findings_markdown()}\n", "addresses": addresses_markdown()}

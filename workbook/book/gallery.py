@@ -21,7 +21,7 @@ def figures() -> dict[str, SimpleNamespace]:
 
 
 class FigureCard:
-    """A figure's record as a card on the page, and as text in a book.terminal."""
+    """A figure's record as a card on the page, and as text in a terminal."""
 
     def __init__(self, figure: SimpleNamespace):
         self.figure = figure

@@ -1,4 +1,4 @@
-"""Texts in light Markdown on a book.terminal: wrapped to its width, in colour where somebody looks,
+"""Texts in light Markdown on a terminal: wrapped to its width, in colour where somebody looks,
 plain in a pipe.
 
 Known are **bold**, *aside*, `code`, tables, and lines that begin with spaces, a number or a dash
@@ -37,7 +37,7 @@ def show(text: str) -> None:
 
 
 def laid_out(text: str, width: int = WIDTH, rich: bool = False) -> str:
-    """Lay a text out in lines of at most `width` columns; rich: with a book.terminal's codes.
+    """Lay a text out in lines of at most `width` columns; rich: with a terminal's codes.
 
     >>> print(laid_out("1. **So** it is, and so on.\\n| a | b |\\n|---|---|\\n| c | ✓ d e |", 14))
     1. So it is,

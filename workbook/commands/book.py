@@ -27,14 +27,14 @@ def _measure(args) -> int:
 
 def _claims(args) -> str:
     from workbook.files import write_text
-    from workbook.studies import CLAIMS, format_ledger, format_summary, ledger, ledger_json
+    from workbook.studies import CLAIMS, compute_ledger, format_ledger, format_summary, ledger_json
 
     if args.claim is not None and args.claim not in CLAIMS:
         raise ValueError(f"--claim {args.claim:.60} is unknown: choose one of {', '.join(CLAIMS)}.")
     if args.keep and (args.claim or args.scale):
         raise ValueError("--keep is of all rows; leave --claim and --scale out.")
     check_writable(args.json, "--json")
-    table = ledger(args.scale, args.folder, [args.claim] if args.claim else None)
+    table = compute_ledger(args.scale, args.folder, [args.claim] if args.claim else None)
     text = format_ledger(table, commands=True) if args.claim else format_summary(table)
     if args.keep:
         from workbook.studies.ledger import keep_ledger

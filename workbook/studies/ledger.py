@@ -282,7 +282,7 @@ def _judged(values: pd.Series, outcome, measured: int, policies: pd.Series) -> d
 # --- all rows
 
 
-def ledger(
+def compute_ledger(
     scale: str | None = None,
     folder: str | Path | None = None,
     claims: Sequence[str] | None = None,

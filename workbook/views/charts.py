@@ -58,7 +58,7 @@ def intervals_chart(
 
 
 class fold:  # called as a function
-    """A table under a line that opens it, its cells escaped; in a book.terminal, the table itself."""
+    """A table under a line that opens it, its cells escaped; in a terminal, the table itself."""
 
     def __init__(self, table: pd.DataFrame, title: str):
         self.table, self.title = table, title

@@ -28,5 +28,7 @@ def measured_table(name: str) -> pd.DataFrame:
             one.relative_to(folder).with_suffix("").as_posix() for one in folder.glob("*/*.parquet")
         ]
         near = get_close_matches(name, names, 4, 0.3) or sorted(names)[:4]
-        raise ValueError(f"table={name!r} lies not below data/figures; there are {', '.join(near)}.")
+        raise ValueError(
+            f"table={name!r} lies not below data/figures; there are {', '.join(near)}."
+        )
     return pd.read_parquet(path)

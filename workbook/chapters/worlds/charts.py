@@ -9,10 +9,10 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.studies.worlds.question_claims import AHEAD, BIAS, SIGNAL, TAX
 from workbook.statistics import t_interval, unit_curve
 from workbook.studies.record import Tables
 from workbook.studies.worlds.outcomes import EXACT, PLAIN, Law, lead, unit_outcomes, world_name
+from workbook.studies.worlds.question_claims import AHEAD, BIAS, SIGNAL, TAX
 from workbook.studies.worlds.questions import ASKED, GROUPS, PAIRS, TWINS
 from workbook.views.figures import INTERVAL, bars, cells, panels, rule, series
 from workbook.views.style import SERIES, describe_rows, diverging, finish, limit, titled, tooltips

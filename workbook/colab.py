@@ -36,9 +36,9 @@ import sys
 
 if "google.colab" in sys.modules:  # fetch the workbook and what Colab lacks; what Colab has stays as it is
     address = os.environ.get("WORKBOOK_REPOSITORY", "%s")
-    if os.system(f"cd /content; [ -f workbook/workbook/book/colab.py ] || git clone -q --depth=1 '{address}' workbook"):
+    if os.system(f"cd /content; [ -f workbook/workbook/colab.py ] || git clone -q --depth=1 '{address}' workbook"):
         sys.exit(f"Can't clone {address}: set os.environ['WORKBOOK_REPOSITORY'] to the workbook's address.")
-    %%run /content/workbook/workbook/book/colab.py
+    %%run /content/workbook/workbook/colab.py
 
 import workbook
 
