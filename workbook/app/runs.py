@@ -366,7 +366,7 @@ _children: dict[int, subprocess.Popen] = {}
 def _launch(run: Run) -> None:
     """Start the run's own process, which outlives this one and writes its output to log.txt."""
     (run.folder / "stop").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "workbook.training", str(run.folder)]
+    command = [sys.executable, "-m", "workbook.app", str(run.folder)]
     # what iterates over a set does so in the same order again
     same = os.environ | {"PYTHONHASHSEED": "0"}
     with open(run.folder / "log.txt", "ab") as log:
