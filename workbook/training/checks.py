@@ -7,13 +7,10 @@ and whether packages, policy and task are there; no model is loaded.
 """
 
 import re
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from workbook.files import process_count
 from workbook.messages import explain_error, one_line, show_value
@@ -66,7 +63,7 @@ def problems(
             *_batching(args, world_size),
             *_reweighting(args, rule),
             *_estimator(args, rule, sharded),
-            *_loss(args),
+            *_resuming(args),
             *_model(args, lora_dropout, quantized, base_dtype, sharded, padding_changes, kind),
         ]
     return [Problem(severity, sentence) for holds, severity, sentence in found if holds]
@@ -228,18 +225,11 @@ def _estimator(args, rule, sharded: bool) -> list[Rule]:
     ]
 
 
-def _loss(args) -> list[Rule]:
-    """Rules for loss types and masks, whatever else is set, and for the schedule and checkpoints.
-    """
-    bound, least = args.epsilon if args.epsilon_high is None else args.epsilon_high, f"{1 + args.epsilon:g}"
-    high = args.epsilon_high is not None and args.epsilon_high >= 1
-    schedule, strategy = (getattr(value, "value", value) for value in (args.lr_scheduler_type, args.save_strategy))
+def _resuming(args) -> list[Rule]:
+    """Rules for what a mask does to a mini-batch's composition, and for checkpoints."""
+    strategy = getattr(args.save_strategy, "value", args.save_strategy)
     return [
-        (args.loss_type == "cispo" and not high, "error", f"loss_type='cispo' holds each ratio below epsilon_high itself, not 1 + epsilon_high, and epsilon_high={args.epsilon_high} makes that {bound}, so every weight near 1 would be {bound}; set epsilon_high to 1 or more, e.g. 5.0."),
-        (args.delta is not None and args.delta <= 1 + args.epsilon, "error", f"delta={args.delta} bounds each ratio below the clip range's own end, 1 + epsilon = {least}, and so cuts pushes near a ratio of 1; set it above {least}, e.g. 2.0, or to None."),
         (args.mask_truncated_completions and args.batching != "shuffled", "warning", f"mask_truncated_completions=True takes rollouts out of their groups, whose advantages then no longer sum to 0 under batching={args.batching!r}; read the logged cancellation/batch_residual, or set it to False."),
-        (args.lr_scheduler_kwargs and schedule == "constant", "error", f"lr_scheduler_kwargs={args.lr_scheduler_kwargs} has no effect on lr_scheduler_type='constant'; remove it."),
-        (0 < args.max_steps < args.warmup_steps, "error", f"warmup_steps={args.warmup_steps} must be at most max_steps={args.max_steps}."),
         (strategy == "steps" and args.save_steps % args.steps_per_batch, "warning", f"save_steps={args.save_steps} falls inside a generation batch, whose rollouts a checkpoint does not hold, so a resumed run would differ; use a multiple of {args.steps_per_batch}."),
     ]
 
@@ -248,12 +238,12 @@ def _model(args, lora_dropout, quantized, base_dtype, sharded, padding_changes, 
     rounded = not quantized and sharded and base_dtype is not None and base_dtype.itemsize < 4
     switched = any(getattr(args, name) != getattr(CancellationConfig, name) for name in CancellationConfig.__annotations__)
     way = "" if switched else ", so it trains as in TRL, on what padding has changed"
-    cast = args.use_transformers_continuous_batching and (args.bf16 or args.fp16 or args.fp32_adapters)
+    cast = args.use_transformers_continuous_batching and args.fp32_adapters
     return [
         (lora_dropout > 0, "error", f"lora_dropout={lora_dropout} makes sampled and trained log-probabilities differ, since generation runs in train mode; set lora_dropout=0."),
         (quantized and args.use_vllm, "error", "use_vllm=True merges adapters into the 4-bit weights at each sync and so re-quantizes the base; use use_vllm=False, or an unquantized base."),
         (args.use_vllm and rounded, "error", f"use_vllm=True merges adapters into the {str(base_dtype).removeprefix('torch.')} base and takes them out again at each sync, whose rounding moves a base that FSDP or DeepSpeed shards; load it in float32, leave it whole on each process, or set use_vllm=False."),
-        (cast, "error", f"use_transformers_continuous_batching=True casts all weights in place at each generation, those in training too, to what bf16={args.bf16} or fp16={args.fp16} names, whatever fp32_adapters={args.fp32_adapters} says; set it to False, or these three."),
+        (cast, "error", "use_transformers_continuous_batching=True casts all weights in place at each generation, adapters too, so fp32_adapters=True would not hold; set one of them to False."),
         (quantized and not args.fp32_adapters, "warning", "fp32_adapters=False leaves the adapters of a quantized model in bfloat16, in which small opposing gradients are lost rather than cancelled; set fp32_adapters=True."),
         (padding_changes, "error" if switched else "warning", f"{kind} computes other logits behind padding than without, and train_dataset has prompts of unequal length, which TRL pads{way}: take prompts of one length in tokens, or a model with relative positions and an attention mask."),
     ]
@@ -298,21 +288,17 @@ def validate(config: RunConfig) -> list[Problem]:
     Of several processes TRL's config would wait for all, so there the trainer itself refuses what
     makes no run.
     """
-    trainer, frozen, dtype = config.trainer, config.quantization and not config.lora, config.dtype
-    lost = (
-        f"dtype={dtype!r} is for frozen weights, and without adapters all are trained; set lora to"
-        " a rank or dtype "
-    )
-    before: list[tuple] = [  # what TRL and transformers would say late, or not at all
-        ("max_steps" not in trainer, "trainer.max_steps is missing; set it to a positive number of optimizer steps."),
-        (frozen, f"quantization={config.quantization!r} freezes all weights, so lora={config.lora} leaves nothing to "
-            "train; set lora to a rank, e.g. 8."),
-        (dtype not in ("auto", "float32") and not config.lora, f"{lost}to auto, as trained weights lose small updates."),
-    ]  # fmt: skip
-    if wrong := [sentence for holds, sentence in before if holds][:1] or list(
-        missing_packages(trainer)
-    ):
-        return [Problem("error", sentence) for sentence in wrong]
+    # what TRL and transformers would not say
+    if "max_steps" not in config.trainer:
+        missing = "trainer.max_steps is missing; set it to a positive number of optimizer steps."
+        return [Problem("error", missing)]
+    if config.quantization and not config.lora:
+        frozen = f"quantization={config.quantization!r} freezes all weights, so lora={config.lora}"
+        return [Problem("error", f"{frozen} leaves nothing to train; set lora to a rank, e.g. 8.")]
+    if config.dtype not in ("auto", "float32") and not config.lora:
+        lost = f"dtype={config.dtype!r} is for frozen weights, and without adapters all are trained"
+        advice = "set lora to a rank, or dtype to auto, as trained weights lose small updates."
+        return [Problem("error", f"{lost}; {advice}")]
     if process_count() > 1:
         return []
     try:
@@ -322,7 +308,7 @@ def validate(config: RunConfig) -> list[Problem]:
         sentence = explain_error(refusal).rstrip(".")
         named = [
             f"{key}={show_value(value)}"
-            for key, value in trainer.items()
+            for key, value in config.trainer.items()
             if re.search(rf"\b{key}\b", sentence)
         ]
         return [Problem("error", f"{sentence} ({', '.join(named)})." if named else f"{sentence}.")]
@@ -333,27 +319,6 @@ def validate(config: RunConfig) -> list[Problem]:
     )
     found = [Problem("error", prompts)] if config.num_prompts < few else []
     return found + problems(args, quantized=bool(config.quantization), rule=rule)
-
-
-def missing_packages(trainer: dict) -> Iterator[str]:
-    """A sentence for each of the trainer's fields that needs a package which is not installed."""
-    packages = {"use_vllm": "vllm", "use_liger_kernel": "liger_kernel"}
-    needs = {f"{field}=True": package for field, package in packages.items() if trainer.get(field)}
-    trackers, known = trainer.get("report_to") or [], ("none", "all", *INTEGRATION_TO_CALLBACK)
-    for name in [trackers] if isinstance(trackers, str) else trackers:
-        if name not in known:
-            yield (
-                f"report_to={name!r} is no tracker of transformers; take 'none' or"
-                f" {', '.join(known[2:])}."
-            )
-        elif name not in ("none", "all", "azure_ml", "flyte"):
-            needs[f"report_to={name!r}"] = name
-    for setting, package in needs.items():
-        if find_spec(package) is None:
-            yield (
-                f"{setting} needs the package {package}, which is not installed: pip install"
-                f" {package}"
-            )
 
 
 def _check_policy(name: str) -> None:

@@ -3,8 +3,8 @@ token-gradient cancellation, and RunConfig, the settings of a run, as a dataclas
 `key=value` settings.
 
 Every switch's default is TRL's own behaviour, so that `CancellationConfig(**kwargs)` means what
-`GRPOConfig(**kwargs)` means. What a run's trainer may be set to follows from TRL's own annotations,
-with the ranges and choices below.
+`GRPOConfig(**kwargs)` means. What a run's trainer may be set to follows from TRL's own annotations;
+which values of its own fields make sense, TRL says itself.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
-from transformers import GenerationConfig
 from trl import GRPOConfig
 
 from workbook.messages import explain_error, one_line, show_value
 from workbook.places import find_file
-from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS
+from workbook.theory.choices import CLIPPINGS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS
 
 # Fields of transformers that lose their name with its version 6: a run takes either name, whichever
 # transformers knows.
@@ -95,212 +95,80 @@ class CancellationConfig(GRPOConfig):
 
 
 # -- what a run's trainer may be set to
-# -----------------------------------------------------------------------------
 
-SCHEDULES = (  # that resume in the same bits
-    *(
-        "linear",
-        "cosine",
-        "cosine_with_restarts",
-        "polynomial",
-        "constant",
-        "constant_with_warmup",
-        "inverse_sqrt",
-    ),
-    *("cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"),
-)
+# Valid values of this trainer's own switches; TRL and transformers refuse theirs themselves.
 CHOICES = {
     "batching": STRATEGIES,
     "group_transform": (None, *TRANSFORMS),
     "transform_on": TRANSFORM_INPUTS,
     "clipping": CLIPPINGS,
-    "importance_sampling_level": LEVELS,
-    "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
-    "lr_scheduler_type": SCHEDULES,
-    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
-    "save_strategy": ("steps", "no"),
-    "scale_rewards": ("group", "batch", "none", True, False),
-    "vllm_mode": ("colocate", "server"),
-    "vllm_model_impl": ("vllm", "transformers"),
-    "vllm_importance_sampling_mode": (
-        "token_truncate",
-        "token_mask",
-        "sequence_truncate",
-        "sequence_mask",
-    ),
 }
-
-
-_INTERVALS = {  # of numbers; any other that is known must be at least 0
-    "[1, 65536]": (
-        """per_device_train_batch_size gradient_accumulation_steps steps_per_generation num_iterations
-        pad_to_multiple_of num_completions_to_print torch_empty_cache_steps ddp_bucket_cap_mb dataloader_prefetch_factor
-        vllm_tensor_parallel_size vllm_server_port vllm_group_port"""
-    ),
-    "[2, 4194304]": "generation_batch_size num_generations",
-    "[0, 64]": "dataloader_num_workers",
-    "[1, 10000000]": (
-        """max_steps save_steps ref_model_sync_steps max_completion_length vllm_max_model_length
-        ddp_timeout"""
-    ),
-    "[1, 1]": "logging_steps",  # a run's metrics have a line for every step
-    "(0, inf)": (
-        """learning_rate adam_epsilon epsilon epsilon_high delta repetition_penalty off_policy_mask_threshold
-        sapo_temperature_neg sapo_temperature_pos vllm_server_timeout vllm_importance_sampling_clip_max
-        vllm_importance_sampling_clip_min"""
-    ),
-    "[0, 1]": "weight_decay ref_model_mixup_alpha min_p baseline_share",
-    "[0, 1)": "adam_beta1 adam_beta2",
-    "(0, 1]": "top_p top_entropy_quantile vllm_gpu_memory_utilization",
-    "[0.0001, 1000000]": "temperature",
-}
-_REFUSED = {  # a reason: the fields of TRL's config that a run does not take for it
-    "is set by the run itself": "output_dir seed use_cpu bf16 fp16",
-    "would upload, and nothing of a run is uploaded": (
-        """push_to_hub hub_token hub_private_repo hub_model_id
-        hub_strategy hub_always_push hub_revision log_completions_hub_repo trackio_space_id trackio_bucket_id
-        trackio_static_space_id"""
-    ),
+# Why a run does not take a field that a trainer has, and the pattern of such fields' names.
+NOT_OF_A_RUN = {
+    "is set by the run itself": "output_dir|seed|use_cpu|bf16|fp16",
+    "would upload, and nothing of a run is uploaded": "push_to_hub|hub_.+|.+_hub_repo|trackio_.+",
     "would change a run's checkpoints, which are its own": (
-        """save_total_limit save_only_model save_on_each_node
-        enable_jit_checkpoint resume_from_checkpoint ignore_data_skip restore_callback_states_from_checkpoint
-        load_best_model_at_end metric_for_best_model greater_is_better"""
+        "save_total_limit|save_only_model|resume_.+|ignore_data_skip|load_best_.+|.+_best_model"
     ),
     "has no effect on a run, whose eval_prompts are evaluated before and after": (
-        """eval_strategy eval_steps eval_delay
-        eval_on_start eval_do_concat_batches eval_accumulation_steps eval_use_gather_object per_device_eval_batch_size
-        num_generations_eval prediction_loss_only do_train do_eval do_predict include_for_metrics batch_eval_metrics
-        label_names bf16_full_eval fp16_full_eval"""
+        "eval_.+|do_.+|.+_eval|.+_eval_.+"
     ),
     "has no effect on a run, whose length is max_steps": "num_train_epochs",
-    "has no effect on a run, whose metrics have a line for every step": (
-        """logging_strategy logging_first_step
-        logging_nan_inf_filter include_num_input_tokens_seen skip_memory_metrics log_multimodal"""
-    ),
-    "has no effect on a run, whose policy is loaded with the fields policy, quantization and lora": (
-        """model_init_kwargs
-        trust_remote_code"""
-    ),
-    "has no effect on the loss or the sampling of a run": (
-        """label_smoothing_factor neftune_noise_alpha
-        max_tool_calling_iterations data_seed length_column_name train_sampling_strategy dataloader_drop_last
-        dataloader_multiprocessing_context dataloader_in_order remove_unused_columns debug optim_target_modules
-        ds3_gather_for_generation"""
-    ),
+    "has no effect on a run, whose metrics have a line for every step": "logging_.+",
+    "has no effect on a run, which loads its policy itself": "model_init_kwargs|trust_remote_code",
     "is no setting of a run but of its launch, see data/configs/accelerate": (
-        """local_rank deepspeed fsdp fsdp_config
-        accelerator_config parallelism_config ddp_backend ddp_static_graph"""
+        "local_rank|deepspeed|fsdp.*|accelerator_config|parallelism_config|ddp_backend"
     ),
     "would break groups of rollouts": "auto_find_batch_size",
-    "has another name: use_transformers_continuous_batching": "use_transformers_paged",
-    "has another name: vllm_importance_sampling_clip_max": "vllm_importance_sampling_cap",
 }
-REASONS = {name: reason for reason, names in _REFUSED.items() for name in names.split()}
-_TAKEN = """average_tokens_across_devices beta cache_implementation cast_lm_head_to_fp32 dataloader_persistent_workers
-    dataloader_pin_memory ddp_broadcast_buffers ddp_find_unused_parameters disable_dropout disable_tqdm entropy_coef
-    entropy_coef_delta entropy_coef_max entropy_coef_min entropy_target full_determinism liger_kernel_config
-    log_completions log_level log_level_replica log_on_each_node log_unique_prompts mask_truncated_completions
-    max_grad_norm optim project report_to router_aux_loss_coef run_name shuffle_dataset sync_ref_model tf32 top_k
-    torch_compile torch_compile_backend torch_compile_mode use_adaptive_entropy use_bias_correction_kl use_cache
-    use_liger_kernel use_transformers_continuous_batching use_vllm vespo_k_neg vespo_k_pos vespo_lambda_neg
-    vespo_lambda_pos vllm_enable_sleep_mode vllm_importance_sampling_correction vllm_server_base_url vllm_server_host
-    # the rest of what is known: of any other field a run warns
-    vllm_structured_outputs_regex warmup_steps"""
 OPTIONS = dict[str, JsonValue] | None
-_NARROWER = {  # than TRL's annotations
-    **dict.fromkeys(
-        ("save_steps", "logging_steps", "num_generations", "max_completion_length"), int
-    ),
+_NARROWER = {  # than TRL's annotations, which also take a mapping as text
     **dict.fromkeys(("lr_scheduler_kwargs", "generation_kwargs", "chat_template_kwargs"), OPTIONS),
     **{name: OPTIONS if "kwargs" in name else bool for pair in NEW_NAMES.items() for name in pair},
-    "transformers_continuous_batching_config": OPTIONS,
-    "optim_args": Annotated[str, Field(pattern=r"^\w+=[^=,\s]+(, ?\w+=[^=,\s]+)*$")] | None,
-    "pad_to_multiple_of": int | None,
-    "reward_weights": (
-        Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1, max_length=1)] | None
-    ),
 }
-# fields of TRL's
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "cache_implementation")
-_NOT_SAMPLED = (
-    "do_sample",
-    "num_beams",
-    "num_return_sequences",
-    "return_dict_in_generate",
-    "eos_token_id",
-)
+
+
+def reason_against(name: str) -> str | None:
+    """Why a run does not take a trainer's field; None where it does."""
+    for reason, pattern in NOT_OF_A_RUN.items():
+        if re.fullmatch(pattern, name):
+            return reason
+    return None
 
 
 @cache
 def trainer_fields() -> dict[str, Any]:
-    """The fields of CancellationConfig with their types, those among them that a run does not take."""
-    hints = get_type_hints(CancellationConfig)
-    either = {*hints, *NEW_NAMES, *NEW_NAMES.values()}
-    return hints | {name: kind for name, kind in _NARROWER.items() if name in either}
-
-
-@cache
-def new_fields() -> set[str]:
-    """Fields that the installed TRL and transformers have and no table here: a later release's,
-    taken as they are.
-    """
-    tables = [REASONS, CHOICES, _NARROWER, CancellationConfig.__annotations__, _TAKEN.split()]
-    tables += [names.split() for names in _INTERVALS.values()]
-    return set(trainer_fields()).difference(*tables)
-
-
-def _bounds(interval: str) -> dict[str, float]:
-    """Pydantic's bounds of an interval such as "(0, 1]" or "[1, inf)"."""
-    low, high = (
-        float(end) if "." in end or end == "inf" else int(end) for end in interval[1:-1].split(", ")
-    )
-    upper = {} if high == float("inf") else {"le" if interval[-1] == "]" else "lt": high}
-    return {"ge" if interval[0] == "[" else "gt": low} | upper
+    """The fields of CancellationConfig and their types, those included that a run does not take."""
+    return get_type_hints(CancellationConfig) | _NARROWER
 
 
 @cache
 def _trainer_model() -> type[BaseModel]:
-    types = {name: kind for name, kind in trainer_fields().items() if name not in REASONS}
-    numbers = (name for name, kind in types.items() if {int, float} & {kind, *get_args(kind)})
-    ranges = {name: {"ge": 0} for name in numbers if name not in new_fields()}
-    ranges |= {
-        name: _bounds(interval) for interval, names in _INTERVALS.items() for name in names.split()
+    types = {name: kind for name, kind in trainer_fields().items() if not reason_against(name)}
+    numbers = {int, float, NoneType}
+    ranges = {
+        name: {"ge": 0} for name, kind in types.items() if {*(get_args(kind) or [kind])} <= numbers
     }
     return settings_model("Trainer", types, ranges, CHOICES)
 
 
 def check_trainer(values: dict[str, Any]) -> None:
-    """Raise a ValueError, in one sentence, for the first field of a trainer that is unknown,
-    refused or not valid.
+    """Raise a ValueError, in one sentence, for the first field of a trainer that is unknown, not a
+    run's, or of another type than TRL's annotation; a number is finite and at least 0.
     """
     for name in values:
-        if name in REASONS:
-            raise ValueError(f"trainer.{name} {REASONS[name]}; remove it.")
         if name not in trainer_fields():
-            known = set(trainer_fields()) - set(REASONS)
+            known = [field for field in trainer_fields() if not reason_against(field)]
             raise ValueError(
                 f"trainer.{show_value(name)} is not a field of CancellationConfig;"
                 f" {nearest(name, known)}"
             )
-        if name in new_fields():
-            warnings.warn(
-                f"trainer.{name} is newer than this workbook, which passes it on as it is.",
-                stacklevel=2,
-            )
+        if reason := reason_against(name):
+            raise ValueError(f"trainer.{name} {reason}; remove it.")
     for old, new in NEW_NAMES.items():
         if old in values and new in values:
             raise ValueError(f"trainer.{old} is the old name of trainer.{new}; give one of them.")
     check_values(_trainer_model(), values, "trainer.")
-    for name in values.get("generation_kwargs") or {}:
-        if name in _SAMPLING:
-            raise ValueError(
-                f"trainer.generation_kwargs has {name}, which is a field of its own; set"
-                f" trainer.{name}."
-            )
-        if name in _NOT_SAMPLED or not hasattr(GenerationConfig(), name):
-            raise ValueError(
-                f"trainer.generation_kwargs has {name}, which a run does not take; remove it."
-            )
 
 
 def sampling_settings(args: CancellationConfig) -> dict:
@@ -320,7 +188,6 @@ def sampling_settings(args: CancellationConfig) -> dict:
 
 
 # -- models of settings
-# ---------------------------------------------------------------------------------------------
 
 
 def settings_model(
@@ -367,7 +234,6 @@ def nearest(name: Any, known: Iterable[str]) -> str:
 
 
 # -- a run
-# ----------------------------------------------------------------------------------------------------------
 
 MAX_NAME, MAX_TEXT = 100, 1000  # characters
 
@@ -564,7 +430,6 @@ def trainer_args(
 
 
 # -- YAML
-# -----------------------------------------------------------------------------------------------------------
 
 
 class _Loader(yaml.SafeLoader):
