@@ -100,7 +100,7 @@ def test_order_and_labels_do_not_matter(batch, seed, estimator):
         ([0.0, 1e30], [0, 0], "grpo", "finite number of size at most"),
         ([0.0, 1.0], [0], "grpo", r"group_ids has shape \(1,\)"),
         ([[0.0, 1.0]], [0, 0], "grpo", r"rewards has shape \(1, 2\)"),
-        ([0.0, 1.0], [0, 0], "gae", "estimator 'gae' is unknown; valid are grpo, dr_grpo"),
+        ([0.0, 1.0], [0, 0], "gae", "estimator='gae' must be one of grpo, dr_grpo"),
     ],
 )
 def test_refusals_say_what_is_wrong(rewards, groups, estimator, words):

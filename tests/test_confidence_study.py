@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refused
 
 from workbook.chapters.drift import charts
 from workbook.chapters.drift.probe import (
@@ -115,7 +116,7 @@ def test_a_run_has_the_arms_loop_and_its_own_columns(policy):
         "clipped",
     )
     assert ARMS["clip off"].loop(2, 1e-3, 0.02).clip is None
-    with pytest.raises(ValueError, match="arm 'DPO' is unknown; valid are GSPO"):
+    with refused("arm", "DPO"):
         run_arm(policy, task, readings, "DPO", 2, 0)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refused
 from torch.testing import assert_close
 
 from workbook.chapters.drift import probe
@@ -98,7 +99,7 @@ def test_what_is_left_is_counted_by_hand(rollouts, path):
         rollouts, objective_weights(rollouts, path[2], "sequence", "none", 0.03, "min_replace")
     )
     assert (least["own"] < table["own"].to_numpy()).all(), "min-replace costs push"
-    with pytest.raises(ValueError, match="transform 'best' is unknown"):
+    with refused("transform", "best"):
         objective_weights(rollouts, path[2], transform="best")
 
 

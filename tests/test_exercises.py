@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from workbook.book.back_matter import check_choice, choices
+from workbook.book.back_matter import choices, grade_choice
 from workbook.book.chapters import find_chapters
 
 LABEL = re.compile(r"^\*\*Exercise", re.MULTILINE)
@@ -136,7 +136,7 @@ def test_every_option_of_a_choice_has_its_sentence(capsys):
         letters = re.findall(r"^- \*\*([A-Z])\*\* ", asked[chapter, int(number)], re.MULTILINE)
         assert {"right", *letters} == set(options), name
         for letter in letters:
-            check_choice(name, letter)
+            grade_choice(name, letter)
             assert capsys.readouterr().out.startswith(
                 "Right: " if letter == options["right"] else "Not quite: "
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file
 
 from workbook.places import file_hash
@@ -262,7 +263,7 @@ def test_a_unit_is_dialled_to_another_member():
     assert list(map(plain, alike.task.dataset(9, bench.data_seed)["prompt"])) == list(
         bench.task.dataset(9, bench.data_seed)["prompt"]
     )
-    with pytest.raises(ValueError, match="dial 'depth' is unknown; valid are alphabets, "):
+    with refused("dial", "depth"):
         bench.dialled(depth=3)
     with pytest.raises(ValueError, match="scale 'bundled' has one policy"):
         Bench("bundled").dialled(alphabets=4)

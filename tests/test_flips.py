@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refused
 
 from workbook.chapters.flips import charts, explore
 from workbook.probes.dose import anchor_labels, dose_blocks
@@ -169,5 +170,5 @@ def test_rollouts_that_push_nothing_are_refused(policy, task):
         ValueError, match="No prompt has different rewards; take more rollouts per prompt"
     ):
         study.pushing_prompts(alike, 2)
-    with pytest.raises(ValueError, match="signs 'left' is unknown; valid are by reward, permuted"):
+    with refused("signs", "left"):
         explore.measure_flips(policy, task, prompts=2, signs="left")

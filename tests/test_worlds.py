@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file
 
 from workbook.places import data_path, file_hash
@@ -207,7 +208,7 @@ def test_tuning_and_units_share_no_prompt():
     assert not set.union(*train[:10], *held[:10]) & set.union(*train[10:], *held[10:])
     assert len({bench.scale.policy for bench in benches}) == 13
     assert benches[0].scale.max_new_tokens == benches[0].task.longest
-    with pytest.raises(ValueError, match="role 'tuning' is unknown; valid are unit"):
+    with refused("role", "tuning", ("unit",)):
         Bench("family", 0, role="tuning")
 
 

@@ -13,7 +13,7 @@ from workbook.environment import Profile, setup
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what many chapters use of it
-    "book.back_matter": "check_choice",
+    "book.back_matter": "grade_choice",
     "policies.load": "load_policy",
     "probes.step": "matched_lr",
     "rollouts.example": (

@@ -1,16 +1,19 @@
 """What is said while work goes on, and when it fails: a bar or a report of progress, one sentence
-of bounded length.
+of bounded length, an error that knows its field.
 
 for rows in progress(parts, "scoring"):          # what probes do
     ...
 
 with reporting(report):                          # what a widget does around a probe, in a thread of its own
     compute()                                    # report(done, total, what) may raise Stopped
+
+raise InvalidValue("lr", lr, "above 0")          # lr=-1 must be above 0.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from contextlib import contextmanager
+from math import isfinite
 from typing import Any
 
 from workbook.places import missing_package
@@ -21,6 +24,69 @@ _HERE = threading.local()  # report, partial and depth of the work of this threa
 
 class Stopped(Exception):
     """The work was asked to stop."""
+
+
+class InvalidValue(ValueError):
+    """A value that a field cannot take; its text is one sentence.
+
+    field: the field's name.
+    value: what was given, None where nothing was.
+    valid: what the field can take: a phrase that completes "must be ...", or the choices.
+    sentence: said instead of "field=value must be valid.", where there is more to say.
+
+    >>> print(InvalidValue("lr", -1, "above 0"))
+    lr=-1 must be above 0.
+    >>> print(InvalidValue("level", "word", ("token", "sequence")))
+    level='word' must be one of token, sequence.
+    """
+
+    def __init__(
+        self, field: str, value: object, valid: str | Collection, sentence: str | None = None
+    ):
+        if sentence is None:
+            phrase = valid if isinstance(valid, str) else f"one of {', '.join(map(str, valid))}"
+            sentence = f"{field}={show_value(value)} must be {phrase}."
+        super().__init__(sentence)
+        self.field = field
+        self.value = value
+        self.valid = valid
+
+    def __reduce__(self):
+        # an error comes back whole from another process
+        return type(self), (self.field, self.value, self.valid, str(self))
+
+
+def reworded(error: ValueError, sentence: str) -> ValueError:
+    """Make the same error with another sentence: it keeps what it knows of its field.
+
+    >>> reworded(InvalidValue("lr", -1, "above 0"), "run.yaml: lr=-1 must be above 0.").field
+    'lr'
+    """
+    if isinstance(error, InvalidValue):
+        return InvalidValue(error.field, error.value, error.valid, sentence)
+    return ValueError(sentence)
+
+
+def require_one_of(field: str, value: object, choices: Collection) -> None:
+    """Raise InvalidValue unless the value is one of the choices.
+
+    >>> require_one_of("level", "token", ("token", "sequence"))
+    """
+    if value not in choices:
+        raise InvalidValue(field, value, choices)
+
+
+def require_range(low: float, high: float, closed: bool = True, **settings: float) -> None:
+    """Raise InvalidValue for the first setting outside [low, high] (not closed: (low, high)), or
+    not finite.
+
+    >>> require_range(0, 1, share=0.5)
+    """
+    for field, value in settings.items():
+        inside = low <= value <= high if closed else low < value < high
+        if not (inside and isfinite(value)):
+            bounds = f"from {low} to {high}" if closed else f"strictly between {low} and {high}"
+            raise InvalidValue(field, value, bounds)
 
 
 def progress(items: Iterable, what: str, total: int | None = None) -> Iterator:

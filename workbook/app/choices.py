@@ -16,14 +16,8 @@ from typing import NamedTuple
 import ipywidgets
 
 from workbook.app.memory import SHAPES, steps_per_generation
-from workbook.theory.choices import (
-    CLIPPINGS,
-    ESTIMATORS,
-    LEVELS,
-    STRATEGIES,
-    TRANSFORMS,
-    check_choice,
-)
+from workbook.messages import require_one_of
+from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, STRATEGIES, TRANSFORMS
 from workbook.theory.credit_rules import RULES
 from workbook.training.checks import Problem, validate
 from workbook.training.config import RunConfig, parse_yaml
@@ -112,7 +106,7 @@ def experiment(base: RunConfig | None = None, **choices) -> RunConfig:
     sizes = batch_sizes(base)
     known = {*OF_RUN, *OF_TRAINER, *OF_TASK, *sizes, "clipping", "optimizer"}
     for name in choices:
-        check_choice("choice", name, sorted(known))
+        require_one_of("choice", name, sorted(known))
     if choices.get("quantization") and "lora" in choices and not choices["lora"]:
         frozen = f'quantization="{choices["quantization"]}" freezes all weights'
         raise ValueError(

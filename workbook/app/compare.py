@@ -13,9 +13,9 @@ import pandas as pd
 
 from workbook.app.runs import END_WINDOW
 from workbook.app.sweeps import runs
+from workbook.messages import require_one_of
 from workbook.places import runs_folder
 from workbook.statistics import t_interval
-from workbook.theory.choices import check_choice
 from workbook.training.config import RunConfig
 from workbook.views.figures import forest, rule
 from workbook.views.style import NEUTRAL, SERIES, finish, titled
@@ -80,7 +80,7 @@ def compare_settings(outcomes: pd.DataFrame, outcome: str = "area") -> dict:
     nothing to compare.
     """
     baseline, *others = dict.fromkeys(outcomes["setting"])
-    check_choice("outcome", outcome, tuple(OUTCOMES))
+    require_one_of("outcome", outcome, tuple(OUTCOMES))
     if not others:
         raise ValueError("the runs have one setting; a comparison needs two.")
     if outcomes[outcome].isna().any():

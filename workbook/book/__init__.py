@@ -5,7 +5,7 @@ beside them.
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "book.back_matter": "check_choice ten_questions",
+    "book.back_matter": "grade_choice ten_questions",
     "book.cards": "show_claims show_outcomes",
     "book.chapters": "describe find_chapters run_chapters",
     "book.conclusions": "decisions findings undecided",

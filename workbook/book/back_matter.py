@@ -265,15 +265,15 @@ def write_tooltips(names=None, check: bool = False) -> list[str]:
     return changed
 
 
-def check_choice(exercise: str, answer: str | None) -> None:
+def grade_choice(exercise: str, answer: str | None) -> None:
     """Print what a reader's letter says of an exercise in data/book/choices.yaml; None is no answer
     yet.
 
     exercise: chapter and number, such as "02-3".
 
-    >>> check_choice("02-3", "c")
+    >>> grade_choice("02-3", "c")
     Not quite: a larger group lowers the ratio with opposite signs and without them.
-    >>> check_choice("02-3", "E")
+    >>> grade_choice("02-3", "E")
     Not quite: 'E' is no option; choose one of A, B, C, D.
     """
     if answer is None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import pandas as pd
 
 from workbook.files import write_parquet
+from workbook.messages import require_one_of
 from workbook.policies.family import Member, committed_seeds
 from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
@@ -35,7 +36,6 @@ from workbook.studies.registration import (
 )
 from workbook.tasks import get_task
 from workbook.tasks.chain import SEED_CLASSES
-from workbook.theory.choices import check_choice
 
 UNITS = committed_seeds("unit")  # SFT seeds of the family's policies
 # residue classes of the chain's prompts, 0 to 3, that the units of the family train on
@@ -78,7 +78,7 @@ class Bench:
             raise ValueError(
                 f"scale {scale!r} puts worlds side by side: take one of {', '.join(WORLD_SCALES)}."
             )
-        check_choice("role", role, ("unit", "tuning") if scale in POLICY_SCALES else ("unit",))
+        require_one_of("role", role, ("unit", "tuning") if scale in POLICY_SCALES else ("unit",))
         self.scale, self.seed, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
         self.loaded: dict[str, str | None] = {}
         self._readings: dict[int, Readings] = {}
@@ -123,7 +123,7 @@ class Bench:
         """
         known = [dial for dial in Member.__dataclass_fields__ if dial != "seed"]
         for dial in dials:
-            check_choice("dial", dial, known)
+            require_one_of("dial", dial, known)
         other = Bench(self.scale.name, self.seed, **{**self.dials, **dials})
         other.loaded = self.loaded
         return other

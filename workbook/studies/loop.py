@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbook.messages import progress, show_value
+from workbook.messages import progress, require_one_of, show_value
 from workbook.policies.models import private_copy
 from workbook.probes.drift import DriftFrom, learning_tax
 from workbook.probes.step import FIELDS, OPTIMIZERS, logps, optimizer_of
@@ -34,7 +34,7 @@ from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps
 from workbook.theory.advantages import group_advantages, permute_in_groups
 from workbook.theory.batching import minibatch_order
-from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORMS, check_choice
+from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORMS
 from workbook.theory.credit import Rule
 from workbook.theory.credit_controls import REWARD_FREE
 from workbook.theory.credit_rules import CREDIT_RULES
@@ -108,7 +108,7 @@ class Loop:
             if (name, value) != ("token_budget", None) and (type(value) is not int or value < 1):
                 raise ValueError(f"{name}={show_value(value)} must be a whole number of 1 or more.")
         for name, valid in CHOICES.items():
-            check_choice(name, getattr(self, name), valid)
+            require_one_of(name, getattr(self, name), valid)
         for name in ("lr", "norm"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(

@@ -9,7 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from .choices import ESTIMATORS, check_choice, check_range
+from workbook.messages import require_one_of, require_range
+
+from .choices import ESTIMATORS
 
 STD_EPSILON = 1e-4  # TRL's: GRPO divides by std + 1e-4
 
@@ -37,7 +39,7 @@ def group_advantages(
     >>> group_advantages(torch.tensor([1.0, 0.0, 0.1, 0.1]), torch.tensor([7, 7, 3, 3]), "dr_grpo").tolist()
     [0.5, -0.5, 0.0, 0.0]
     """
-    check_choice("estimator", estimator, ESTIMATORS)
+    require_one_of("estimator", estimator, ESTIMATORS)
     rewards = _checked(rewards)
     index, groups = group_index(group_ids, len(rewards))
     centred = rewards - group_mean(rewards, index, groups)[index]
@@ -77,7 +79,7 @@ def partial_baseline(
     >>> partial_baseline(torch.tensor([1.0, 0.0]), torch.zeros(2), 0.5).tolist()
     [0.75, -0.25]
     """
-    check_range(0, 1, share=share)
+    require_range(0, 1, share=share)
     centred = group_advantages(rewards, group_ids, "dr_grpo")
     if share == 1:
         return centred

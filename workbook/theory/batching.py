@@ -14,8 +14,10 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from workbook.messages import require_one_of
+
 from .advantages import group_extreme, group_index
-from .choices import STRATEGIES, check_choice
+from .choices import STRATEGIES
 
 # ways to share out the groups up to which all are looked at: 12 groups always are
 EXACT_LIMIT = 20_000
@@ -58,7 +60,7 @@ def minibatch_order(
     >>> sorted(sorted(part.tolist()) for part in order.chunk(2))
     [[0, 2], [1, 3]]
     """
-    check_choice("strategy", strategy, STRATEGIES)
+    require_one_of("strategy", strategy, STRATEGIES)
     group_ids, signs = group_ids.detach().cpu(), _signs(advantages)
     rollouts = len(signs)
     if group_ids.shape != (rollouts,):

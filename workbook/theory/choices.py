@@ -3,7 +3,6 @@ read without it.
 """
 
 import re
-from math import isfinite
 
 LEVELS = ("token", "sequence")  # of the ratio
 CLIPPINGS = ("asymmetric", "symmetric")
@@ -29,24 +28,3 @@ STRATEGIES = (
 # strategies that keep a group in one mini-batch
 WHOLE_GROUP = ("query_preserved", "query_preserved_reward_balanced")
 SIGNS = ("positive", "negative")  # of a rollout's advantage
-
-
-def check_choice(name: str, value: object, valid: tuple) -> None:
-    """Raise a ValueError that names the valid values, unless `value` is one of them.
-
-    >>> check_choice("level", "token", LEVELS)
-    """
-    if value not in valid:
-        raise ValueError(f"{name} {value!r} is unknown; valid are {', '.join(map(str, valid))}.")
-
-
-def check_range(low: float, high: float, closed: bool = True, **settings: float) -> None:
-    """Raise a ValueError that names the first setting outside [low, high] (not closed: (low,
-    high)), or not finite.
-
-    >>> check_range(0, 1, share=0.5)
-    """
-    for name, value in settings.items():
-        if not isfinite(value) or not (low <= value <= high if closed else low < value < high):
-            bounds = f"from {low} to {high}" if closed else f"strictly between {low} and {high}"
-            raise ValueError(f"{name}={value} is out of range: it must lie {bounds}.")

@@ -22,9 +22,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from workbook.messages import require_one_of
+
 from . import advantages as estimators
 from .advantages import group_index, group_size, group_sum
-from .choices import ESTIMATORS, OWN, check_choice
+from .choices import ESTIMATORS, OWN
 from .coupling import predicted_delta_logp
 from .credit import (
     CREDIT_RULES,
@@ -446,7 +448,7 @@ def credit_table(
 
 
 def _function(name: str) -> Rule:
-    check_choice("rule", name, (*ESTIMATORS, *CREDIT_RULES))
+    require_one_of("rule", name, (*ESTIMATORS, *CREDIT_RULES))
     return (
         CREDIT_RULES[name].function
         if name in CREDIT_RULES

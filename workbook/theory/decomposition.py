@@ -29,8 +29,10 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from workbook.messages import require_one_of
+
 from .advantages import active, group_advantages, group_index
-from .choices import ESTIMATORS, check_choice
+from .choices import ESTIMATORS
 
 GAIN_RULES = (*ESTIMATORS, "oracle", "permuted", "coin_reward")
 
@@ -141,7 +143,7 @@ def expected_gain(rule: str, values: Float[Tensor, " P"], group_size: int) -> Fl
     >>> [round(float(k), 2) for k in expected_gain("grpo", torch.tensor([0.05, 0.5, 0.9]).double(), group_size=8)]
     [2.31, 1.74, 2.18]
     """
-    check_choice("rule", rule, GAIN_RULES)
+    require_one_of("rule", rule, GAIN_RULES)
     if not ((values >= -1e-6) & (values <= 1 + 1e-6)).all():
         raise ValueError(
             f"values hold {float(values[((values - 0.5).abs()).argmax()])}; each must lie in"

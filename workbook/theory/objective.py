@@ -11,7 +11,9 @@ The trainer puts a sampler's correction between w and w~, so both halves stand a
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from .choices import TRANSFORM_INPUTS, TRANSFORMS, check_choice
+from workbook.messages import require_one_of
+
+from .choices import TRANSFORM_INPUTS, TRANSFORMS
 from .weights import advantage_orthogonal, min_replace, surrogate_weights
 
 Clip = tuple[float, float] | None
@@ -59,7 +61,7 @@ def transform_weights(
     >>> transform_weights(weights, "min_replace", torch.tensor([1.0, -1.0]), groups).tolist()
     [1.0, 1.0]
     """
-    check_choice("transform", transform, (None, *TRANSFORMS))
+    require_one_of("transform", transform, (None, *TRANSFORMS))
     if transform is None:
         return weights
     if per_rollout:  # (B,), a rollout that the mask leaves out wholly is none of its group
@@ -102,7 +104,7 @@ def objective_weights(
     >>> objective_weights(*batch, clip=(0.2, 0.2), transform="min_replace").flatten().tolist()
     [1.0, 1.0]
     """
-    check_choice("transform_on", transform_on, TRANSFORM_INPUTS)
+    require_one_of("transform_on", transform_on, TRANSFORM_INPUTS)
     clamp = transform is not None and transform_on == "clamped_ratios"
     weights = ratio_weights(logps, old_logps, mask, advantages, level, clip, clipping, clamp)
     per_rollout = level == "sequence" and advantages.ndim == 1

@@ -10,8 +10,10 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from workbook.messages import require_one_of
+
 from .advantages import active, group_extreme, group_index, group_sum
-from .choices import AGGREGATES, CLIPPINGS, LEVELS, check_choice
+from .choices import AGGREGATES, CLIPPINGS, LEVELS
 
 
 def surrogate_weights(
@@ -47,8 +49,8 @@ def surrogate_weights(
     >>> surrogate_weights(new, old, torch.ones(2, 1), torch.tensor([1.0, -1.0]), clip=(0.2, 0.2)).flatten().tolist()
     [0.0, 1.6487212181091309]
     """
-    check_choice("level", level, LEVELS)
-    check_choice("clipping", clipping, CLIPPINGS)
+    require_one_of("level", level, LEVELS)
+    require_one_of("clipping", clipping, CLIPPINGS)
     if logps.ndim != 2 or old_logps.shape != logps.shape:
         raise ValueError(
             f"logps and old_logps have shapes {tuple(logps.shape)} and {tuple(old_logps.shape)}; "
@@ -99,7 +101,7 @@ def update_weights(
     >>> update_weights(logps, logps, mask, torch.tensor([1.0, -1.0])).tolist()
     [[0.25, 0.25], [0.5, 0.0]]
     """
-    check_choice("aggregate", aggregate, AGGREGATES)
+    require_one_of("aggregate", aggregate, AGGREGATES)
     if max_completion_length is not None and max_completion_length < 1:
         raise ValueError(
             f"max_completion_length is {max_completion_length}; it must be at least 1."

@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from workbook.messages import require_range
 from workbook.probes.blocks import Blocks
 from workbook.probes.cancellation import RIGHT, PushRows, shares
-from workbook.theory.choices import check_range
 from workbook.theory.coupling import coupling_kernel
 
 WORDS = ("so", "then", "thus", "is", "makes", *map(str, range(10)))
@@ -36,8 +36,8 @@ def toy_contexts(
     """Hidden states, of prompts with a given cosine and at right angles between places, and logits
     in each context.
     """
-    check_range(0, 1, closed=False, p_right=p_right)
-    check_range(0, 1, cosine=cosine)
+    require_range(0, 1, closed=False, p_right=p_right)
+    require_range(0, 1, cosine=cosine)
     own = torch.cat(
         [torch.full((prompts, 1), cosine**0.5), (1 - cosine) ** 0.5 * torch.eye(prompts)], 1
     ).double()

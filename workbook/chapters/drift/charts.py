@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 
 from workbook.chapters.drift.probe import two_word_share
+from workbook.messages import require_one_of
 from workbook.statistics import t_interval, unit_curve
 from workbook.studies.drift import claims
 from workbook.studies.drift.study import COMPARED, CURVE_ARMS, CURVES, GROUP_SIZES, GROUPS, STEPPED
 from workbook.studies.record import FAMILY, Tables
 from workbook.studies.registration import MIN_UNITS, read_registration
-from workbook.theory.choices import check_choice
 from workbook.views.charts import curve_chart
 from workbook.views.figures import INTERVAL, clear_of_zero, forest, panels, series
 from workbook.views.style import NEUTRAL, SERIES, describe_rows
@@ -278,7 +278,7 @@ def loss_type_levels(
     in the same unit is subtracted.  Columns arm, kind, reuse, mean, low, high, units; mean and
     interval are NaN below 6 units, as where an arm lets nothing push.
     """
-    check_choice("outcome", outcome, LOSS_OUTCOMES)
+    require_one_of("outcome", outcome, LOSS_OUTCOMES)
     keys = ["arm", "kind", "reuse"]
     table = (tables or Tables(scale))["loss_types/residuals"]
     units = table.groupby([*keys, "seed"], sort=False)[outcome].mean().astype(float).reset_index()

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from workbook.messages import require_one_of
 from workbook.policies.models import evaluating, private_copy
 from workbook.probes.recovered import Pushes, measure_parts, rule_advantages
 from workbook.probes.step import logps, optimizer_of, progress, scores, update
@@ -28,7 +29,7 @@ from workbook.theory.advantages import (
     shared_places,
 )
 from workbook.theory.choices import CLIPPINGS as BOUNDED
-from workbook.theory.choices import TRANSFORMS, check_choice
+from workbook.theory.choices import TRANSFORMS
 from workbook.theory.decomposition import PushParts, realised_pushes
 from workbook.theory.weights import cancellation_residual
 
@@ -93,8 +94,8 @@ def objective_weights(
     ratios free.  transform: "none" or one of TRANSFORMS; it sees ratios held inside the clip range,
     by either clipping.  Shapes (B, T).
     """
-    check_choice("clipping", clipping, CLIPPINGS)
-    check_choice("transform", transform, ("none", *TRANSFORMS))
+    require_one_of("clipping", clipping, CLIPPINGS)
+    require_one_of("transform", transform, ("none", *TRANSFORMS))
     batch = (
         now,
         rollouts.old_logps,

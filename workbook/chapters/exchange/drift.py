@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbook.chapters.exchange.toy import TRANSFORMS, interval, single_thread
+from workbook.messages import require_one_of, require_range
 from workbook.statistics import bootstrap_mean
 from workbook.theory import kl_drift, solution_entropy
-from workbook.theory.choices import check_choice, check_range
 from workbook.theory.drift import log_odds_drift
 from workbook.theory.objective import transform_weights
 
@@ -52,7 +52,7 @@ def push_on_shared(
     p_shared: the first token's probability; the others fall off by halves. ValueError outside (0,
     1).
     """
-    check_range(0, 1, closed=False, p_shared=p_shared)
+    require_range(0, 1, closed=False, p_shared=p_shared)
     rest = 0.5 ** torch.arange(VOCABULARY - 1, dtype=torch.float64)
     p = torch.cat(
         [torch.tensor([p_shared], dtype=torch.float64), (1 - p_shared) * rest / rest.sum()]
@@ -118,7 +118,7 @@ def solution_step(
 
     Shapes: S softmaxes over V whole outputs. ValueError for an unknown operator.
     """
-    check_choice("operator", operator, OPERATORS)
+    require_one_of("operator", operator, OPERATORS)
     p = logits.softmax(-1)
     if operator == "natural gradient":
         return logits + lr * torch.where(coefficients == 0, 0.0, coefficients / p)

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from workbook.messages import require_one_of, require_range
 from workbook.theory import (
     cancellation_residual,
     group_advantages,
@@ -26,7 +27,6 @@ from workbook.theory import (
 )
 from workbook.theory.advantages import group_index, group_sum
 from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
-from workbook.theory.choices import check_choice, check_range
 from workbook.theory.objective import transform_weights
 
 # groups per setting; tokens, typical and at most; size of a gradient
@@ -98,9 +98,9 @@ def draw_groups(
     drift, length_spread: standard deviations, >= 0.  follows_reward, common: in [0, 1].  right:
     probability of a right answer. The same seed draws the same noise whatever the other settings.
     """
-    check_range(0, math.inf, drift=drift, length_spread=length_spread)
-    check_range(0, 1, follows_reward=follows_reward, common=common, right=right)
-    check_range(2, math.inf, group_size=group_size)
+    require_range(0, math.inf, drift=drift, length_spread=length_spread)
+    require_range(0, 1, follows_reward=follows_reward, common=common, right=right)
+    require_range(2, math.inf, group_size=group_size)
     generator, rollouts = torch.Generator().manual_seed(seed), groups * group_size
     uniform, normal = (
         partial(draw, generator=generator, dtype=torch.float64)
@@ -175,7 +175,7 @@ def transformed(name: str, weights: Tensor, mask: Tensor, draw: Draw) -> Tensor:
 
     Below 1e-12 of the largest weight is rounding: it becomes 0, lest a residual be taken of it.
     """
-    check_choice("transform", name, tuple(TRANSFORMS))
+    require_one_of("transform", name, tuple(TRANSFORMS))
     weights = transform_weights(weights, TRANSFORMS[name], draw.advantages, draw.group_ids, mask)
     return weights.masked_fill(weights.abs() <= 1e-12 * weights.abs().max(), 0.0)
 
@@ -196,7 +196,7 @@ def residuals(
     `shared_weights`.  own_embeddings: gradients `angle` degrees (0 to 90) apart on average instead
     of equal ones.
     """
-    check_range(0, 90, angle=angle)
+    require_range(0, 90, angle=angle)
     weights, mask = (columns[:, :1] for columns in shared_weights(draw, **switches))
     cosine = math.cos(math.radians(angle)) if own_embeddings else 1.0
     common = torch.full_like(weights, math.sqrt(cosine))
@@ -375,7 +375,7 @@ def two_rollouts(lr: float = 0.5, steps: int = 1, clip_range: float = 0.2) -> pd
     p), weight (of PPO's clipped objective, 1 +- clip_range) and stopped ("clip high", "clip low" or
     "").
     """
-    check_range(0, float("inf"), lr=lr, steps=steps, clip_range=clip_range)
+    require_range(0, float("inf"), lr=lr, steps=steps, clip_range=clip_range)
     rows = []
     for rollout, words, advantage in (("A", RIGHT, 1.0), ("B", WRONG, -1.0)):
         for position, word in enumerate(words):

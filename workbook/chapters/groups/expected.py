@@ -30,8 +30,8 @@ from jaxtyping import Float
 from scipy.stats import binom
 
 from workbook.chapters.groups.toy import CLASSES, make_policy
+from workbook.messages import require_one_of, require_range
 from workbook.theory.advantages import group_advantages
-from workbook.theory.choices import check_choice, check_range
 from workbook.views.charts import parts_table
 
 # whose advantage depends on the group's rewards alone
@@ -82,8 +82,8 @@ def push_moments(
     >>> (mean / (np.array([0.5, 0.3, 0.2]) * (np.array([1.0, 0.0, 0.0]) - 0.5))).round(9).tolist()
     [1.0, 1.0, 1.0]
     """
-    check_choice("rule", rule, RULES)
-    check_range(2, math.inf, group_size=group_size)
+    require_one_of("rule", rule, RULES)
+    require_range(2, math.inf, group_size=group_size)
     means, covariances = [], []
     for reward, joint in enumerate((word.sampler * (1 - word.chance), word.sampler * word.chance)):
         drawn = joint / max(joint.sum(), 1e-300)  # f_r
@@ -116,8 +116,8 @@ def toy_words(
     A rollout is as long as its opening says, LENGTHS, times two where it is wrong and `weights`
     says so.
     """
-    check_choice("weights", weights, list(WEIGHTS))
-    check_range(0, math.inf, closed=False, temperature=temperature)
+    require_one_of("weights", weights, list(WEIGHTS))
+    require_range(0, math.inf, closed=False, temperature=temperature)
     policy = {name: p[0] for name, p in make_policy(1, p_right).items()}
     drawn = {
         name: p ** (1 / temperature) / (p ** (1 / temperature)).sum() for name, p in policy.items()
@@ -154,8 +154,8 @@ def compute_parts(
     alone.  weights: of WEIGHTS. Movement is of log-probabilities, sum_y p_y (dlogp_y)^2, on average
     over groups and prompts.
     """
-    check_range(1, math.inf, prompts=prompts)
-    check_range(-1, 1, cosine=cosine)
+    require_range(1, math.inf, prompts=prompts)
+    require_range(-1, 1, cosine=cosine)
     words = toy_words(temperature, weights)
     moments = {name: push_moments(word, group_size, estimator) for name, word in words.items()}
     ideal = {name: word.ideal for name, word in words.items()}

@@ -19,8 +19,8 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 
+from workbook.messages import require_one_of, require_range
 from workbook.theory.advantages import group_advantages
-from workbook.theory.choices import check_choice, check_range
 
 WORDS = {
     "style": ("so", "then", "thus", "hence", "now", "well"),
@@ -128,8 +128,8 @@ def make_policy(
     p_right: probability of the right result, on average over four levels of difficulty from p_right
     - spread to p_right + spread (at most 0.5), kept within 0.02 and 0.98.
     """
-    check_range(0, 1, closed=False, p_right=p_right)
-    check_range(0, 0.5, spread=spread)
+    require_range(0, 1, closed=False, p_right=p_right)
+    require_range(0, 0.5, spread=spread)
     # (N,)
     right = np.clip(p_right + spread * np.linspace(-1, 1, PROMPTS), 0.02, 0.98)[
         np.arange(groups) % PROMPTS
@@ -154,9 +154,9 @@ def draw_groups(
     are taken at the model's own p: below 1 it stands for any sampler that avoids rare
     words.  noise: probability that the verifier errs.
     """
-    check_range(1, math.inf, group_size=group_size)
-    check_range(0, math.inf, closed=False, temperature=temperature)
-    check_range(0, 1, noise=noise)
+    require_range(1, math.inf, group_size=group_size)
+    require_range(0, math.inf, closed=False, temperature=temperature)
+    require_range(0, 1, noise=noise)
     rng = np.random.default_rng(seed)
     tokens = {}
     for name, p in policy.items():
@@ -188,7 +188,7 @@ def assign_signs(
     >>> assign_signs(np.array([[0.5, -0.5]]), "all positive").tolist()
     [[0.5, 0.5]]
     """
-    check_choice("signs", signs, SIGN_RULES)
+    require_one_of("signs", signs, SIGN_RULES)
     if signs == "shuffled":
         return np.random.default_rng(seed).permuted(advantages, axis=1)
     return np.abs(advantages) if signs == "all positive" else advantages
@@ -202,7 +202,7 @@ def compute_gradients_meet(
 
     p_shared: probability of the shared token; `9` and `8` have 0.4 each.
     """
-    check_range(0, 1, closed=False, p_shared=p_shared)
+    require_range(0, 1, closed=False, p_shared=p_shared)
     advantages = [advantage_a, advantage_b]
     first = push_on_logits([0, 0], advantages, [p_shared, 1 - p_shared])[:, 0]
     second = push_on_logits([0, 1], advantages, [0.4, 0.4, 0.2])

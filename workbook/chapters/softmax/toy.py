@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbook.messages import require_one_of, require_range
 from workbook.theory import coupling_kernel, kl_drift, predicted_delta_logp
-from workbook.theory.choices import check_choice, check_range
 from workbook.theory.coupling import BELOW_HALF
 
 WORDS, CONTEXTS = ("so", "now"), ("A", "B")  # what A says, and what B says if not the same
@@ -132,16 +132,16 @@ def make_pair(
     width, seed: D, and of the random embeddings, whose rows are unit vectors.  Double precision.
     ValueError for a setting out of range.
     """
-    check_range(0, 1, closed=False, p_a=p_a, p_b=p_b)
+    require_range(0, 1, closed=False, p_a=p_a, p_b=p_b)
     if not (isinstance(vocabulary, int) and vocabulary >= 4):
         raise ValueError(
             f"vocabulary={vocabulary} is too small: it must be a whole number of words, 4 or more."
         )
     if not 0 <= rivalry < 1:
         raise ValueError(f"rivalry={rivalry} is out of range: it must be 0 or more and below 1.")
-    check_range(0, math.inf, closed=False, temperature=temperature)
-    check_choice("b_reads", b_reads, tuple(READS))
-    check_range(0, math.inf, length_a=length_a, length_b=length_b)
+    require_range(0, math.inf, closed=False, temperature=temperature)
+    require_one_of("b_reads", b_reads, tuple(READS))
+    require_range(0, math.inf, length_a=length_a, length_b=length_b)
     generator = torch.Generator().manual_seed(seed)
     embeddings = torch.randn(vocabulary, width, dtype=torch.float64, generator=generator)
     embeddings = torch.nn.functional.normalize(embeddings, dim=1)
@@ -172,7 +172,7 @@ def real_step(
 
     trained: "output" W alone, "untied" W and E as two matrices, "tied" one matrix that is both.
     """
-    check_choice("trained", trained, tuple(TRAINED))
+    require_one_of("trained", trained, tuple(TRAINED))
     output = pair.embeddings.clone().requires_grad_()
     embeddings = (
         output if trained == "tied" else pair.embeddings.clone().requires_grad_(trained == "untied")

@@ -34,7 +34,7 @@ from workbook.chapters.drift.probe import (
     shared_gradient,
     token_energy,
 )
-from workbook.messages import progress
+from workbook.messages import progress, require_one_of
 from workbook.policies.models import private_copy
 from workbook.probes.drift import learning_tax, odds_drift
 from workbook.probes.step import (
@@ -51,7 +51,6 @@ from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.loop import Loop, Readings, train_in_memory
 from workbook.theory.advantages import group_advantages, shared_places
-from workbook.theory.choices import check_choice
 
 ROLLOUTS = 128  # of a generation batch, whatever the group's size
 LOOP = Loop(batches=4, minibatches=2, epochs=2, order="query_preserved", rule="dr_grpo")
@@ -250,7 +249,7 @@ def run_arm(
     every: generation batches from one reading to the next.  rate: lr and epsilon, where they are
     not the tuned ones.
     """
-    check_choice("arm", name, tuple(ARMS))
+    require_one_of("arm", name, tuple(ARMS))
     rate = {"lr": ARMS[name].lr, "epsilon": ARMS[name].epsilon} | rate
     loop = replace(ARMS[name].loop(group_size, permuted=permuted, **rate), batches=batches)
     table = train_in_memory(policy, task, loop, seed, readings, every)

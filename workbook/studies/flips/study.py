@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from workbook.messages import require_one_of
 from workbook.probes.blocks import Blocks, block_coupling, coupling_by_mass
 from workbook.probes.categories import categorized
 from workbook.probes.dose import (
@@ -37,7 +38,6 @@ from workbook.probes.flips import EPSILONS, column_shares, token_flips
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr, permuted_advantages
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import DRAWS_PER_PROMPT, Bench, distinct_rollouts
-from workbook.theory.choices import check_choice
 
 TABLES = ("rates", "net", "blocks")
 ADVANTAGES = ("by reward", "permuted")  # whose signs push
@@ -206,5 +206,5 @@ def pushing_prompts(rollouts: Rollouts, prompts: int) -> Rollouts:
 
 def with_signs(rollouts: Rollouts, signs: str, seed: int = 0) -> Rollouts:
     """The rollouts with advantages by their reward, or permuted within each group."""
-    check_choice("signs", signs, ADVANTAGES)
+    require_one_of("signs", signs, ADVANTAGES)
     return permuted_advantages(rollouts, seed) if signs == "permuted" else rollouts
