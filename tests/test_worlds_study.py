@@ -15,14 +15,14 @@ from audit.definitions import DEFINITIONS
 from audit.reckoning import Missing, Units, Void
 from scipy import stats
 
-from workbook.chapters.worlds import charts, explore, question_claims
+from workbook.chapters.worlds import charts, explore
 from workbook.chapters.worlds.explore import TEXTS, WRONG, compute_walk, compute_world, world_start
 from workbook.ledger import CANNOT
 from workbook.studies import compute_ledger, measurements, record
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import WORLD_SCALES, read_registration
-from workbook.studies.worlds import claims, outcomes, questions, study
+from workbook.studies.worlds import claims, outcomes, question_claims, questions, study
 from workbook.studies.worlds.outcomes import HELD_OUT, OPEN, own_rates
 from workbook.tasks import Walk
 from workbook.views.style import to_spec
