@@ -53,7 +53,7 @@ from workbook.theory.weights import cancellation_residual
 from workbook.training import meter
 from workbook.training.checks import problems, reweights
 from workbook.training.config import CancellationConfig
-from workbook.training.contract import broken, warn_of_unknown
+from workbook.training.contract import missing_hooks
 from workbook.training.credit import CreditCall, TrainerCredit, credit_call
 from workbook.training.token_record import StepRecord
 
@@ -90,9 +90,8 @@ class CancellationTrainer(GRPOTrainer):
     ):
         args = CancellationConfig("grpo-cancellation") if args is None else args
         args, self.credit_rule = _with_rule(args, advantage_estimator)
-        if lacking := list(broken(args, CancellationTrainer, self.credit_rule)):
-            raise ValueError(" ".join(lacking))
-        warn_of_unknown()
+        if missing := list(missing_hooks(CancellationTrainer)):
+            raise ValueError(" ".join(missing))
         super().__init__(model, reward_funcs, args=args, **kwargs)
         faults = problems(args, **meter.model_facts(self), rule=self.credit_rule)
         if errors := [fault.sentence for fault in faults if fault.severity == "error"]:
