@@ -2,7 +2,10 @@
 on, tokens recorded.
 
 The bundled policy, a minute on a CPU:  python examples/drop_in_lora.py
-On a GPU:  python examples/drop_in_lora.py --model Qwen/Qwen2.5-1.5B-Instruct --data openai/gsm8k --length 512
+On a GPU:
+
+    python examples/drop_in_lora.py --model Qwen/Qwen2.5-1.5B-Instruct --data openai/gsm8k \
+        --length 512
 """
 
 import argparse

@@ -2,7 +2,7 @@
 arena.
 
     python examples/own_rule.py              # trains with it, a minute on a CPU
-    python examples/own_rule.py --arena      # and places it, some three minutes on two cores; resumable
+    python examples/own_rule.py --arena      # and places it, in some three minutes; resumable
 
 In a config it is `advantage_estimator: own:examples/own_rule.py:entropy_weighted`.
 """

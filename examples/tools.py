@@ -2,7 +2,7 @@
 tool's are not.
 
     python examples/tools.py                                  # Qwen3-0.6B from the hub, on a GPU
-    python examples/tools.py --model FOLDER --steps 2         # any model whose chat template can call tools
+    python examples/tools.py --model FOLDER --steps 2         # any model that can call tools
 
 TRL runs the tool and goes on; what it wrote stands in the completion and is masked from the loss,
 from credit rules and from every count of cancellation. `rollout_func` and `environment_factory` are
@@ -52,10 +52,21 @@ factors = [(draw.randint(11, 99), draw.randint(11, 99)) for _ in range(256)]
 questions = [[{"role": "user", "content": f"What is {a} times {b}?"}] for a, b in factors]
 rows = Dataset.from_dict({"prompt": questions, "answer": [str(a * b) for a, b in factors]})
 
-args = CancellationConfig("out/tools", reward_weights=[1.0, 0.2], max_completion_length=256, max_steps=options.steps,
-                          per_device_train_batch_size=8, num_generations=4, loss_type="dr_grpo", record_tokens=10,
-                          trim_padding=True, chat_template_kwargs={"enable_thinking": False}, logging_steps=1,
-                          report_to="none", use_cpu=not torch.cuda.is_available())  # fmt: skip
+args = CancellationConfig(
+    "out/tools",
+    reward_weights=[1.0, 0.2],
+    max_completion_length=256,
+    max_steps=options.steps,
+    per_device_train_batch_size=8,
+    num_generations=4,
+    loss_type="dr_grpo",
+    record_tokens=10,
+    trim_padding=True,
+    chat_template_kwargs={"enable_thinking": False},
+    logging_steps=1,
+    report_to="none",
+    use_cpu=not torch.cuda.is_available(),
+)
 trainer = CancellationTrainer(
     options.model, [right, called], args=args, train_dataset=rows, tools=[multiply]
 )

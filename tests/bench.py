@@ -1,13 +1,15 @@
 """What things cost, printed as ratios and rates; nothing here fails for being slow: `make bench`.
 
-trainer   an optimizer step of CancellationTrainer against TRL's GRPOTrainer on the same given rollouts, without
-          sampling. The two take turns, in CPU seconds of one thread; a build differs from itself by
-          up to 5 %.
+trainer   an optimizer step of CancellationTrainer against TRL's GRPOTrainer on the same given
+          rollouts, without sampling. The two take turns, in CPU seconds of one thread; a build
+          differs from itself by up to 5 %.
 llm       the same on SmolLM2-135M.
-probes    a probe against a whole training step of TRL's (sampling, backward, optimizer) on as many rollouts.
+probes    a probe against a whole training step of TRL's (sampling, backward, optimizer) on as
+          many rollouts.
 sampling  tokens per second of `sample_rollouts`.
 studies   runs in a world per hour of a core, of which readings of one unit are made once.
-memory    what probes need beside a loaded model of 49,152 words, each in a process of its own (bench_memory.py).
+memory    what probes need beside a loaded model of 49,152 words, each in a process of its own
+          (bench_memory.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What probes need beside a loaded Llama of two layers and 49,152 words: `make bench ARGS=memory`.
 
-python tests/bench_memory.py [CASE]        CPU seconds, and peak resident memory above the model's; each case a process
+python tests/bench_memory.py [CASE]    each case in a process of its own
+
+prints CPU seconds, and peak resident memory above the model's.
 """
 
 import subprocess

@@ -2,7 +2,7 @@
 running it.
 
     python tests/house.py                    a row per chapter, the medians, and each folder's lines
-    python tests/house.py --research COMMIT  the research code's modules and lines, in a commit and now
+    python tests/house.py --research COMMIT  the research code, in a commit and now
 
 A chapter reaches what it names, and what that names in turn, along the syntax tree. A package's
 face (an `__init__` that hands names on) is one module where a chapter imports it, and no module

@@ -37,7 +37,7 @@ BASE = {"name": "small", "num_prompts": 8, "threads": 1, "trainer": ONE_STEP}
 
 
 def bundled_trainer(kind, args, policy=None, reward=None, prompts=16, **options):
-    """A trainer of a kind on the bundled policy, or one given, and the first prompts of its task."""
+    """A trainer of a kind on the bundled policy, or one given, and prompts of its task."""
     from workbook.policies.load import load_policy
     from workbook.tasks import get_task
 
@@ -50,7 +50,7 @@ def bundled_trainer(kind, args, policy=None, reward=None, prompts=16, **options)
 
 
 def nudge_adapters(model, std=0.02):
-    """LoRA starts with B = 0, where the gradient of A is exactly zero: put B at some other value."""
+    """LoRA starts with B = 0, where the gradient of A is exactly zero: move B elsewhere."""
     import torch
 
     generator = torch.Generator().manual_seed(0)

@@ -216,8 +216,11 @@ def test_a_rule_that_was_never_half_way_has_no_octaves(folder):
     }
     assert cells["ibpo"] == cells["dr_grpo"] == "not reached"
     assert cells["oracle"].endswith("], not reached in 3 of 10")
-    assert "not reached" not in arena_charts.table_text(arena_outcomes.arena_table({"world:third": ends.assign(
-        censored=False)}).assign(source="yours"))  # fmt: skip
+    assert "not reached" not in arena_charts.table_text(
+        arena_outcomes.arena_table({"world:third": ends.assign(censored=False)}).assign(
+            source="yours"
+        )
+    )
 
 
 def test_what_worlds_measured_is_shown_and_the_other_rules_are_named(folder, tmp_path, monkeypatch):

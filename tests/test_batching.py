@@ -113,7 +113,7 @@ def test_the_sketch_keeps_inner_products(policy, rollouts, gram, monkeypatch):
 
 
 def test_rollouts_of_one_sign_push_at_credit():
-    """Against every group of three of three words: what rollouts of either sign push, on average."""
+    """Every group of three of three words: what rollouts of either sign push, on average."""
     p, q, size = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([0.9, 0.4, 0.1]).double(), 3
     value = float(p @ q)
     pushed = {1.0: torch.zeros(3).double(), 0.0: torch.zeros(3).double()}

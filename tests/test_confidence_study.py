@@ -78,7 +78,7 @@ def test_residuals_are_weighted_by_energy(rollouts):
 
 
 def test_the_gradients_residual_is_that_of_whole_gradients(policy, rollouts):
-    """Two copies of one rollout with opposite advantages cancel; with weights 3 and 1 half remains."""
+    """Two copies with opposite advantages cancel; with weights 3 and 1 half remains."""
     twin = replace(
         rollouts.select([0, 0]), advantages=torch.tensor([0.5, -0.5]), group_ids=torch.zeros(2)
     )

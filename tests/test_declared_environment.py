@@ -120,7 +120,8 @@ def test_everything_imported_is_declared_and_what_the_core_lacks_has_its_extra()
 CORE = """
 import sys
 from workbook.places import EXTRAS
-sys.modules |= {name: None for name, extra in EXTRAS.items() if extra != "lab"}  # none of them can be imported
+# none of them can be imported
+sys.modules |= {name: None for name, extra in EXTRAS.items() if extra != "lab"}
 import workbook
 from workbook.__main__ import main
 from workbook import get_task, load_policy, probes, sample_rollouts, theory, training
@@ -131,11 +132,13 @@ for room in (probes, theory, training):
 policy, task = load_policy("bundled"), get_task("chain")
 rollouts = sample_rollouts(policy, task, 2, group_size=2, max_new_tokens=8)
 assert len(probes.cancellation_index(policy, rollouts)) == rollouts.completion_mask.sum()
-small = ["max_steps=1", "per_device_train_batch_size=16", "max_completion_length=8", "eval_prompts=0"]
+small = ["max_steps=1", "per_device_train_batch_size=16", "max_completion_length=8"]
+small += ["eval_prompts=0"]
 assert main(["train", "data/configs/chain.yaml", "--folder", "run", "--set", *small]) == 0
 assert main(["report", "run"]) == 0
 asked = {"traitlets": lambda: workbook.TokenHeatmap, "altair": workbook.setup}
-asked |= {"reasoning_gym": lambda: get_task("gym:chain_sum"), "math_verify": lambda: equal_expressions("x^2", "x^3")}
+asked |= {"reasoning_gym": lambda: get_task("gym:chain_sum")}
+asked |= {"math_verify": lambda: equal_expressions("x^2", "x^3")}
 asked |= {"bitsandbytes": lambda: load_policy("bundled", quantization="nf4")}
 for package, ask in asked.items():
     try:

@@ -18,7 +18,10 @@ PAGES = [
     f"data/book/{page}.md" for page in ("using", "claims", "arena", "scale", "elsewhere", "losses")
 ]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES]
-TOP = "workbook|notebooks|data|tests|examples|environment.yml|pyproject.toml|constraints.txt|[A-Z]+.md|LICENSE"
+TOP = (
+    "workbook|notebooks|data|tests|examples|environment.yml|pyproject.toml|constraints.txt"
+    "|[A-Z]+.md|LICENSE"
+)
 text = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 
 

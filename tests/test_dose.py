@@ -82,7 +82,7 @@ def test_too_few_prompts_are_refused(sampled, wrong, words):
 
 
 def test_rates_by_hand():
-    """Two prompts. Prompt 0 follows everywhere; in prompt 1 all go up. Forced tokens hardly move."""
+    """Prompt 0 follows everywhere; in prompt 1 all go up. Forced tokens hardly move."""
     rows = [  # group, push, change, p
         *((0, 1, 1.0, 0.5), (0, -1, -1.0, 0.5), (0, -1, -0.001, 0.99)),
         *((1, 1, 1.0, 0.5), (1, -1, 1.0, 0.5), (1, 0, 9.0, 0.5)),  # the last does not push

@@ -124,7 +124,7 @@ def world(request):
 
 
 def enumerated(task, prompt, policy, ids: tuple[int, ...] = (), rambled: int = 0) -> torch.Tensor:
-    """Expected reward after these words, by going through every completion in the words of a chain."""
+    """Expected reward after these words, over every completion in the words of a chain."""
     t = policy.model.place(ids)[0]
     slot, p = policy.model.slots[t], policy.model.logits(ids).softmax(-1)
     score = torch.tensor(

@@ -1,4 +1,4 @@
-"""Interrupts (Ctrl-C, a notebook's stop button) in the middle of probes: the policy is as it was."""
+"""Interrupts (Ctrl-C, a notebook's stop button) amid probes: the policy is as it was."""
 
 import os
 import random

@@ -95,7 +95,7 @@ def test_a_chapter_that_is_none_is_refused(desk, capsys, asked):
 
 
 def test_the_server_opens_a_copy_with_the_books_defaults_and_says_last_what_to_open(tmp_path):
-    """From another folder; the page's settings come from data/jupyter, beside those of the reader."""
+    """From another folder; settings come from data/jupyter, beside those of the reader."""
     places = {
         name: str(tmp_path / name)
         for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
@@ -110,8 +110,11 @@ def test_the_server_opens_a_copy_with_the_books_defaults_and_says_last_what_to_o
     with open(tmp_path / "log.txt", "w") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "workbook", "lab", "--open", "experiment", "--", *options],
-            cwd=tmp_path, env=os.environ | places, stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env=os.environ | places,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
     try:
         address, place = wait_for_address(server, tmp_path / "log.txt")
         assert place == "/lab/tree/my_chapters/try_your_own.ipynb"

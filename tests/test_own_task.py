@@ -14,7 +14,8 @@ import math
 from beside import bonus
 def score(completion, answer, topic=None):
     return float(answer in completion) + bonus(topic)
-def everything(completion, answer, **row): return len(row) + 100 * row["line"] + 10_000 * len(row["prompt"])
+def everything(completion, answer, **row):
+    return len(row) + 100 * row["line"] + 10_000 * len(row["prompt"])
 def raises(completion, answer): return 1 / (len(answer) - 1)
 def nan(completion, answer): return math.nan
 def several(completion, answer): return [1.0, 0.0]

@@ -30,7 +30,7 @@ SIZES += [(1, 512, 4, 16_384, "bfloat16")]
 
 @pytest.mark.parametrize(("rows", "length", "layers", "words", "dtype"), SIZES)
 def test_a_pass_holds_what_the_formula_says(rows, length, layers, words, dtype):
-    """From half of it, since whole rows of attention keep less than masked ones, to a seventh more."""
+    """From half of it, since whole rows keep less than masked ones, to a seventh more."""
     if dtype == "bfloat16" and not torch.cpu._is_avx512_bf16_supported():
         pytest.skip(
             "this CPU multiplies 16-bit numbers by way of copies in 32 bits, which no card makes"

@@ -248,9 +248,15 @@ def test_recast_adapters_undoes_what_the_trainer_does(folder, tmp_path):
     policy = load_policy(str(folder), quantization="nf4", lora=2)
     task = SumTask()
     args = GRPOConfig(
-        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=2,
-        per_device_train_batch_size=2, max_completion_length=4, gradient_checkpointing=False,
-    )  # fmt: skip
+        output_dir=str(tmp_path),
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        num_generations=2,
+        per_device_train_batch_size=2,
+        max_completion_length=4,
+        gradient_checkpointing=False,
+    )
     GRPOTrainer(
         policy.model, task.reward, args, task.dataset(2, 0), processing_class=policy.tokenizer
     )

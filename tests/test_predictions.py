@@ -1,4 +1,4 @@
-"""Predictions: checked, recorded by a click alone, and counted only if they came before the answer."""
+"""Predictions: checked, recorded by a click alone, counted only if before the answer."""
 
 import json
 import re

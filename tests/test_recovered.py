@@ -305,8 +305,10 @@ def test_the_exact_gradient_is_the_slope_of_the_exact_value(policy):
 
 
 def test_the_oracle_and_permuted_advantages_are_the_bounds(double):
-    rules = {rule: credit_recovered(double.policy, double.rollouts, rule, double.task, tokens=2)
-             for rule in ("oracle", "permuted")}  # fmt: skip
+    rules = {
+        rule: credit_recovered(double.policy, double.rollouts, rule, double.task, tokens=2)
+        for rule in ("oracle", "permuted")
+    }
     assert rules["oracle"].scale == 1
     assert rules["oracle"].update["bias"] == 0
     assert rules["oracle"].update["oracle_rollouts"] == pytest.approx(len(double.rollouts))

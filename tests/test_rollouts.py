@@ -276,9 +276,16 @@ def test_prompt_tokens_and_masks_equal_the_trainers(policy, chat, tmp_path):
     task = SumTask(chat)
     data = task.dataset(4, 0)
     args = GRPOConfig(
-        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=2,
-        per_device_train_batch_size=8, max_completion_length=6, gradient_checkpointing=False, temperature=0.9,
-    )  # fmt: skip
+        output_dir=str(tmp_path),
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        num_generations=2,
+        per_device_train_batch_size=8,
+        max_completion_length=6,
+        gradient_checkpointing=False,
+        temperature=0.9,
+    )
     trainer = GRPOTrainer(make_model(), task.reward, args, data, processing_class=make_tokenizer())
     rows = [row for row in data for _ in range(2)]
     torch.manual_seed(0)

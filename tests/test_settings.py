@@ -65,8 +65,14 @@ def test_a_wrong_type_or_size_is_refused_in_one_sentence(changes):
     [
         ({"epsilon": -1}, "trainer.epsilon=-1: it should be greater than or equal to 0."),
         ({"batching": "sorted"}, "trainer.batching='sorted': it should be 'shuffled'"),
-        ({"hub_token": "hf_x"}, "trainer.hub_token would upload, and nothing of a run is uploaded; remove it."),
-        ({"num_train_epochs": 2}, "trainer.num_train_epochs has no effect on a run, whose length is max_steps"),
+        (
+            {"hub_token": "hf_x"},
+            "trainer.hub_token would upload, and nothing of a run is uploaded; remove it.",
+        ),
+        (
+            {"num_train_epochs": 2},
+            "trainer.num_train_epochs has no effect on a run, whose length is max_steps",
+        ),
         ({"max_steps": 1, "trainer.max_steps": 2}, "trainer.max_steps is set twice"),
         ({"learning_rat": 1.0}, "did you mean learning_rate"),
         ({"eval_steps": 5}, "trainer.eval_steps has no effect on a run, whose eval_prompts"),
@@ -75,9 +81,12 @@ def test_a_wrong_type_or_size_is_refused_in_one_sentence(changes):
         ({"policy": "a/b/c"}, "policy='a/b/c' must be 'bundled'"),
         ({"quantization": "nf4"}, "lora=None leaves nothing to train"),
         ({"dtype": "bfloat16"}, "is for frozen weights"),
-        ({"task_options": {"operands": 99}}, "task='chain' with task_options={'operands': 99}: operands is 99"),
+        (
+            {"task_options": {"operands": 99}},
+            "task='chain' with task_options={'operands': 99}: operands is 99",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_sentence_names_field_and_value(changes, words):
     assert words in (refusal(changes) or "")
 

@@ -25,7 +25,7 @@ LIMIT = 4
 
 
 class Counting(Task):
-    """Pays a third for every `a`, but nothing where `b` stands at the end; the answer is a factor."""
+    """Pays a third for every `a`, nothing where `b` ends it; the answer is a factor."""
 
     name = "counting"
 

@@ -95,13 +95,21 @@ def test_which_transform_mends_which_mechanism():
     assert mends["advantage-orthogonal"] == exact | weights | {"position masking"}
 
 
-@pytest.mark.parametrize("settings", [
-    {},
-    {"own_embeddings": True},
-    {"masking": True, "masked_share": 0.75},
-    {"sequence": False},
-    {"sequence": False, "clipping": "symmetric", "clip_range": 0.01, "transform": "min-replace"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"own_embeddings": True},
+        {"masking": True, "masked_share": 0.75},
+        {"sequence": False},
+        {
+            "sequence": False,
+            "clipping": "symmetric",
+            "clip_range": 0.01,
+            "transform": "min-replace",
+        },
+    ],
+)
 def test_the_pushes_of_one_group_add_up_to_its_residual(settings):
     pushes = compute_exchange(drift=0.2, **settings)["pushes"].set_index("rollout")["push"]
     switches = {

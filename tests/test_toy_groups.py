@@ -1,4 +1,4 @@
-"""Toy groups: pushes are gradients, controls do what they say, charts of chapter 02 tell the truth."""
+"""Toy groups: pushes are gradients, controls do what they say, charts tell the truth."""
 
 import itertools
 
@@ -161,7 +161,7 @@ P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.9, 0.2, 0.4])
 
 @pytest.fixture
 def odd_word():
-    """A word that a sharper sampler draws, in rollouts whose weights know the word and the reward."""
+    """A sharper sampler's word, in rollouts whose weights know the word and the reward."""
     weight = np.array([[1.0, 0.5], [0.7, 0.9], [0.2, 1.0]])
     return Word(P, np.array([0.6, 0.3, 0.1]), Q, weight, weight**2)
 

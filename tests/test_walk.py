@@ -157,7 +157,7 @@ def test_credit_is_that_of_the_demonstrator():
 
 
 def test_wrong_modes_are_wrong_where_the_hash_says_so():
-    """With a dial of w the likeliest word isn't best in about w of the places where words differ."""
+    """With a dial of w the likeliest word isn't best in about w of the differing places."""
     shares = []
     for wrong in (0.0, 0.5):
         task, modes = Walk(wrong_modes=wrong, error_rate=0.2), []

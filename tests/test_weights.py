@@ -44,7 +44,7 @@ def batch(seed, spread=0.4):
 
 
 def trl_loss(logps, old, mask, advantages, level, clip, clipping, aggregate, max_length):
-    """The policy loss of TRL 1.16 (one process, one accumulation step), with a symmetric variant."""
+    """TRL 1.16's policy loss (one process, one accumulation step), and a symmetric variant."""
     advantages = advantages.unsqueeze(1) if advantages.ndim == 1 else advantages
     log_ratio = logps - old
     if level == "sequence":

@@ -36,13 +36,15 @@ from workbook.app import load_run
 from workbook.training import RunConfig
 
 def run(*arguments):
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = main(list(arguments))
     return [status, out.getvalue() if status == 0 else err.getvalue()]
 
 policy = load_policy("bundled")
 rollouts = sample_rollouts(policy, get_task("chain"), 2, group_size=2, max_new_tokens=8)
-small = {"max_steps": 2, "per_device_train_batch_size": 16, "max_completion_length": 8, "eval_prompts": 2}
+small = {"max_steps": 2, "per_device_train_batch_size": 16}
+small |= {"max_completion_length": 8, "eval_prompts": 2}
 settings = [text for key, value in small.items() for text in ("--set", f"{key}={value}")]
 result = {
     "package": workbook.__file__,

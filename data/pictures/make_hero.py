@@ -28,12 +28,14 @@ ROOT = HERE.parents[1]
 CHAPTER = ROOT / "notebooks" / "10_real_llm.ipynb"
 STEPS = ("c10-03", "c10-06", "c10-p1", "c10-13")  # its cells up to the one that takes the step
 WIDTH, HEIGHT, COLOURS = 860, 560, 128
-PAGE = """<!doctype html><meta charset="utf-8"><style>{css} body {{ margin: 14px; font-family: system-ui; }}
+PAGE = """<!doctype html><meta charset="utf-8">
+<style>{css} body {{ margin: 14px; font-family: system-ui; }}
 .token-heatmap {{ font-size: 15px; }} .th-cell, .th-prompt code {{ font-size: 14px !important; }}
-#hand {{ position: fixed; width: 22px; height: 22px; margin: -14px; border: 3px solid #8a5aa8; border-radius: 50%;
-  pointer-events: none; }}
+#hand {{ position: fixed; width: 22px; height: 22px; margin: -14px; border: 3px solid #8a5aa8;
+  border-radius: 50%; pointer-events: none; }}
 #hand.down {{ background: #8a5aa8aa; }}
-</style><div class="tokens"><script type="application/json">{state}</script></div><div id="hand"></div>
+</style>
+<div class="tokens"><script type="application/json">{state}</script></div><div id="hand"></div>
 <script>{module}</script><script>{book}</script>"""
 
 

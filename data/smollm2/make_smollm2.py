@@ -2,7 +2,7 @@
 two for tuning.
 
     python data/smollm2/make_smollm2.py                   both tasks
-    python data/smollm2/make_smollm2.py sums --jobs 2     one, two policies at a time, each on one core
+    python data/smollm2/make_smollm2.py sums --jobs 2     one; two policies at a time, a core each
 
 Adapters of rank 8 on queries and values are trained one after another on the task's own
 demonstrations: prompts of one class of seeds, words and errors drawn with the policy's seed; half

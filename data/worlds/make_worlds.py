@@ -37,7 +37,7 @@ ROLES = ["tuning"] * 3 + ["unit"] * 10
 
 
 def trained(world: World, seed: int) -> tuple[Policy, dict[str, torch.Tensor]]:
-    """Train the policy of an SFT seed and round it: the policy, and its weights as they are stored."""
+    """Train and round the policy of an SFT seed: the policy, and its weights as they are stored."""
     task = world.made()
     tokenizer = make_tokenizer(task)
     with seeded(seed, torch.device("cpu")):

@@ -1,7 +1,9 @@
 """make audit: recompute the ledger's rows from tables and registrations, and every number that the
 book prints.
 
-python -m audit [LEDGER.json]      with tests/ on the path; without a file, `python -m workbook claims` writes one
+python -m audit [LEDGER.json]      with tests/ on the path
+
+Without a file, `python -m workbook claims` writes one.
 """
 
 from __future__ import annotations

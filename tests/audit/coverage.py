@@ -1,11 +1,11 @@
 """How often the ledger's intervals hold the truth, simulated: t intervals of unit means and of
 pseudo-values.
 
-    PYTHONPATH=tests python -m audit.coverage build/results      # a minute; writes a table and a manifest there
+    PYTHONPATH=tests python -m audit.coverage build/results   # a minute; a table, a manifest
 
 A unit (policy x seed) has `PROMPTS` prompts, whose outcomes share what is the unit's own:
 
-    y_up = sqrt(ICC) a_u + sqrt(1 - ICC) e_up,   a and e standard normal, or exponential minus 1 (skewed)
+    y_up = sqrt(ICC) a_u + sqrt(1 - ICC) e_up,   a and e normal, or exponential minus 1
 
 The mean of y is 0; the ratio is of two such means, (2 + 0.6 y) / (3 + 0.6 y'), with y and y'
 correlated by a half: 2/3. An interval of 95 % should hold the truth in 93 to 97 % of repetitions
@@ -119,7 +119,7 @@ def _drawn(rng, outcomes: str, shape: tuple[int, ...]) -> np.ndarray:
 def _unit_means(
     rng, outcomes: str, repetitions: int, units: int, icc: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Means over prompts of two outcomes that are correlated by a half, (repetitions, units) each."""
+    """Means over prompts of two outcomes that correlate by a half, (repetitions, units) each."""
     drawn = []
     for shape in ((repetitions, units), (repetitions, units, PROMPTS)):
         first, second = _drawn(rng, outcomes, shape), _drawn(rng, outcomes, shape)

@@ -28,7 +28,7 @@ def pseudo(statistic, table):
 
 
 def jackknife(without, whole):
-    """Pseudo-values of a statistic from its values without each unit; `whole` is what is printed."""
+    """Pseudo-values of a statistic from its values without each unit; `whole` is printed."""
     n = len(without)
     values = pd.Series({unit: n * whole - (n - 1) * left for unit, left in without.items()})
     values.attrs["estimate"] = float(whole)
@@ -237,7 +237,7 @@ def miss(*by, least=2):
 
 
 def contrast(rows, kept=0.5, matched=False):
-    """Net change of shared tokens minus `kept` of specific ones', over the mean |change| of both."""
+    """Net change of shared tokens minus `kept` of specific ones', over both's mean |change|."""
     kinds = [rows[rows["kind"] == kind].set_index("band") for kind in ("shared", "specific")]
     weights = [part["tokens"].astype(float) for part in kinds]
     if matched:

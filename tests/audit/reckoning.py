@@ -4,11 +4,13 @@ Units' numbers x (means by policy where several units share some policies, but n
 a threshold c, on the claim's side of which it stands, and a zone c +- d of what is too small to be
 of interest:
 
-    cannot be tested here    by the registration or by rows.yaml; or the positive control does not hold; or a Void; or
-                             every unit lies exactly at c
-    too small to matter      the 90 % t interval lies inside the zone; goes first where c is 0 (1 for a ratio)
+    cannot be tested here    by the registration or by rows.yaml; or the positive control does not
+                             hold; or a Void; or every unit lies exactly at c
+    too small to matter      the 90 % t interval lies inside the zone; goes first where c is 0
+                             (1 for a ratio)
     holds, does not hold     the 95 % t interval lies on the claim's side of c, or on the other
-    open                     else, or fewer than 6 independent numbers, or a primary row that Holm leaves above 5 %
+    open                     else, or fewer than 6 independent numbers, or a primary row that Holm
+                             leaves above 5 %
 
 A series marked by `logs` holds logarithms of a ratio; numbers are given back as ratios. One with
 attrs["estimate"] holds pseudo-values, whose interval it is, and that estimate is printed.

@@ -20,28 +20,38 @@ SETTINGS = {
 }
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 FAILED = ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']:has(.ansi-red-fg)"
-DONE = f"""() => {{ const prompts = [...document.querySelectorAll('{PANEL} .jp-CodeCell .jp-InputArea-prompt')];
+DONE = f"""() => {{
+  const cells = '{PANEL} .jp-CodeCell .jp-InputArea-prompt';
+  const prompts = [...document.querySelectorAll(cells)];
   if (document.querySelector("{PANEL} {FAILED}")) return true;
   return prompts.length > 0 && prompts.every(e => /^\\[\\d+\\]:$/.test(e.textContent.trim())) }}"""
-ASK = """async code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
-  const future = kernel.requestExecute({code: '', silent: true, store_history: false, user_expressions: {value: code}});
+ASK = """async code => {
+  const kernel =
+    window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+  const request = {code: '', silent: true, store_history: false, user_expressions: {value: code}};
+  const future = kernel.requestExecute(request);
   return (await future.done).content.user_expressions.value }"""
-EXECUTE = """async code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+EXECUTE = """async code => {
+  const kernel =
+    window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   return (await kernel.requestExecute({code, silent: true, store_history: false}).done).content }"""
 # Whether the notebook is open and its kernel idle, answered within a second: a page that is loading
 # has no application yet. The idle marker alone races with the kernel's start, so the kernel itself
 # is asked.
 OPEN = """async path => { const open = async () => {
     await window.jupyterapp.restored;
-    const panel = await window.jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook' });
+    const place = { path, factory: 'Notebook' };
+    const panel = await window.jupyterapp.commands.execute('docmanager:open', place);
     await panel.context.ready; await panel.sessionContext.ready;
     const kernel = panel.sessionContext.session?.kernel; if (!kernel) return false;
     await kernel.info;
-    return kernel.status === 'idle' && document.querySelector('.jp-NotebookPanel .jp-CodeCell') !== null };
+    const cell = document.querySelector('.jp-NotebookPanel .jp-CodeCell');
+    return kernel.status === 'idle' && cell !== null };
   const late = new Promise(resolve => setTimeout(resolve, 1000, false));
   return Promise.race([window.jupyterapp ? open() : false, late]) }"""
 SAVE = "async () => { await window.jupyterapp.shell.currentWidget.context.save() }"
-CLOSE = """async () => { const panels = [...window.jupyterapp.shell.widgets('main')].filter(one => one.context);
+CLOSE = """async () => {
+  const panels = [...window.jupyterapp.shell.widgets('main')].filter(one => one.context);
   for (const panel of panels) { await panel.sessionContext.shutdown(); panel.dispose(); } }"""
 # of each output that is a widget what it shows; null while one of them, or what our modules draw in
 # it, is on its way
@@ -49,10 +59,13 @@ SHOWN = """() => { const shown = [];
   for (const { model, outputArea } of window.jupyterapp.shell.currentWidget.content.widgets)
     for (let k = 0; k < (outputArea ? model.outputs.length : 0); k++) {
       if (!model.outputs.get(k).data['application/vnd.jupyter.widget-view+json']) continue;
-      const output = outputArea.widgets[k].node.querySelector('.jp-OutputArea-output'), text = output.innerText.trim();
-      const empty = '.workbook-live:not(:has(svg.marks)), .workbook-heatmap:empty, .workbook-predict:empty';
+      const output = outputArea.widgets[k].node.querySelector('.jp-OutputArea-output');
+      const text = output.innerText.trim();
+      const empty = '.workbook-live:not(:has(svg.marks)), .workbook-heatmap:empty,'
+        + ' .workbook-predict:empty';
       if (text === 'Loading widget...' || output.querySelector(empty)) return null;
-      shown.push(output.firstElementChild ? 'widget' : text || `nothing: ${model.sharedModel.source.slice(-60)}`); }
+      const nothing = `nothing: ${model.sharedModel.source.slice(-60)}`;
+      shown.push(output.firstElementChild ? 'widget' : text || nothing); }
   return shown }"""
 WIDGETS_BACK = f"widgets => ({SHOWN})()?.filter(one => one === 'widget').length >= widgets"
 OUTPUTS, CONTRAST = f"{PANEL} .jp-OutputArea", "color-contrast"
@@ -68,17 +81,21 @@ POLL = 200  # ms between two looks: a look at every frame makes the browser draw
 # What each chart has drawn, once the kernel has answered everything: messages of one kind are
 # handled in order, and those of widgets have a thread of their own. What is still being drawn never
 # looks the same twice.
-ANSWERED = """async () => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+ANSWERED = """async () => {
+  const kernel =
+    window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   await kernel.requestExecute({code: '', silent: true, store_history: false}).done;
   const comm = [...kernel._comms.values()].find(one => one.targetName === 'jupyter.widget');
   if (comm) await comm.send({method: 'custom', content: {}}).done;
   return [...document.querySelectorAll('[data-drawn]')].map(({ dataset: { drawn, pushed } }) =>
-    pushed === undefined || Number(drawn) >= Number(pushed) ? drawn : `${drawn} at ${performance.now()}`).join() }"""
+    pushed === undefined || Number(drawn) >= Number(pushed)
+      ? drawn : `${drawn} at ${performance.now()}`).join() }"""
 WATCH_REMOVALS = """selector => { window.removedDrawings = 0; const seen = n => n.nodeType === 1 &&
     (n.matches('svg, .vega-embed') || n.querySelector('svg.marks'));
   window.removals?.disconnect();
-  window.removals = new MutationObserver(list => { for (const m of list) for (const n of m.removedNodes)
-    if (seen(n)) window.removedDrawings += 1; });
+  window.removals = new MutationObserver(list => {
+    for (const m of list) for (const n of m.removedNodes)
+      if (seen(n)) window.removedDrawings += 1; });
   window.removals.observe(document.querySelector(selector), { childList: true, subtree: true }) }"""
 
 
@@ -123,7 +140,7 @@ class Chapter:
         self._open()
 
     def run_all(self) -> None:
-        """Run every cell and wait for the last; AssertionError with the text of a cell that failed."""
+        """Run every cell and wait for the last; AssertionError with the text of one that failed."""
         self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
         self.page.wait_for_function(DONE, timeout=1000 * HUNG, polling=POLL)
         errors = self.panel.locator(FAILED)

@@ -93,8 +93,10 @@ def test_a_frozen_chart_moves(open_page):
     box.locator("svg").wait_for()
     before = box.locator("svg").inner_html()
     control = box.locator(".vega-bindings input, .vega-bindings select").first
-    control.evaluate("c => { c.value = c.options ? c.options[0].value : c.min; c.dispatchEvent(new Event('input')); "
-                     "c.dispatchEvent(new Event('change')) }")  # fmt: skip
+    control.evaluate(
+        "c => { c.value = c.options ? c.options[0].value : c.min; c.dispatchEvent(new"
+        " Event('input')); c.dispatchEvent(new Event('change')) }"
+    )
     page.wait_for_function(
         "before => document.querySelector('.moving svg').innerHTML !== before", arg=before
     )

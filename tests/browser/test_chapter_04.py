@@ -8,7 +8,9 @@ import pytest
 from playwright.sync_api import expect
 
 SLOW = 90_000  # ms: a new process loads its libraries, on a machine that others use, too
-NOT_AWAITED = """code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+NOT_AWAITED = """code => {
+  const kernel =
+    window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   window.waiting = kernel.requestExecute({code, silent: true, store_history: false}).done }"""
 
 

@@ -25,14 +25,17 @@ policy = load_policy("bundled")
 rollouts = sample_rollouts(policy, get_task("chain"), 4, 8, seed=0)
 table = rollouts.token_table()
 group = int((table.groupby("group")["reward"].mean() - 0.5).abs().idxmin())
-heatmap = TokenHeatmap(table, "advantage", group=group, explain=TokenExplainer(policy, rollouts, 0.1))
+explain = TokenExplainer(policy, rollouts, 0.1)
+heatmap = TokenHeatmap(table, "advantage", group=group, explain=explain)
 heatmap.mode = "align"
 heatmap
 """
 ENDLESS = """
 import time
 from workbook.messages import progress
-heatmap.explain = lambda rollout, position: [time.sleep(0.05) for _ in progress(range(10**6), "explaining")]
+heatmap.explain = lambda rollout, position: [
+    time.sleep(0.05) for _ in progress(range(10**6), "explaining")
+]
 heatmap.pinned = 7
 """
 LARGE = f"""
@@ -43,10 +46,13 @@ texts = np.array({HOSTILE!r} + [f"w{{i}}" for i in range(500)])
 rows = np.repeat(np.arange(16), 512)
 ids = rng.integers(0, len(texts), len(rows))
 ids[:{len(HOSTILE)}] = range({len(HOSTILE)})
-table = pd.DataFrame({{"group": 0, "rollout": rows, "position": np.tile(np.arange(512), 16), "token": texts[ids],
-                      "token_id": ids, "advantage": rng.normal(size=len(rows)), "logp": -0.1, "logp_after": -0.2,
-                      "push": 1.0, "category": rng.choice(["style", "result"], len(rows)),
-                      "stopped": np.where(ids % 7, "", "clip high"), "prompt": texts[0]}})
+table = pd.DataFrame({{
+    "group": 0, "rollout": rows, "position": np.tile(np.arange(512), 16),
+    "token": texts[ids], "token_id": ids, "advantage": rng.normal(size=len(rows)),
+    "logp": -0.1, "logp_after": -0.2, "push": 1.0,
+    "category": rng.choice(["style", "result"], len(rows)),
+    "stopped": np.where(ids % 7, "", "clip high"), "prompt": texts[0],
+}})
 class Run:
     shown = [1, 2, 4]
     def token_steps(self):

@@ -10,7 +10,8 @@ import altair as alt, pandas as pd
 from workbook.views import Explorer, LiveChart
 from workbook.views.explorer import menu, slider
 def bars(table):
-    drawn = alt.Chart(table).mark_bar().encode(x=alt.X("x:Q", scale={"domain": [0, 1000]}), y="name:N")
+    x = alt.X("x:Q", scale={"domain": [0, 1000]})
+    drawn = alt.Chart(table).mark_bar().encode(x=x, y="name:N")
     return drawn + alt.Chart().mark_rule().encode(x=alt.datum(500))
 def rows(k):
     return pd.DataFrame({"x": [k, 1000 - k], "name": ["up", "down"]})
@@ -38,7 +39,8 @@ def compute_study(n: int = 20):
 study = LiveStudy(compute_study, bars, {"n": slider(20, 1, 100, 1, "steps")}, {"table": rows(0)})
 study.run()
 """
-WATCH = """() => { const box = document.querySelector('.workbook-explorer'), chart = box.querySelector('[data-drawn]');
+WATCH = """() => { const box = document.querySelector('.workbook-explorer');
+  const chart = box.querySelector('[data-drawn]');
   const target = box.querySelector('.noUi-target');
   window.moves = []; window.draws = []; let last = null;
   window.onmousemove = () => { const value = Math.round(Number(target.noUiSlider.get(true)));

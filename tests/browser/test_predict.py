@@ -14,7 +14,8 @@ enable_charts()
 display(Markdown('A <abbr class="term" title="what it is">term</abbr> of the glossary.'))
 predict("05-shares", "Which share moves?", number=(0, 1))
 predict("05-way", "Which way does `so` go?", choice=["up", "down", "still"])
-predict("05-curve", "How does it grow?", curve={"x": [1, 4, 16], "y": (0, 1), "x_title": "prompts", "y_title": "share"})
+curve = {"x": [1, 4, 16], "y": (0, 1), "x_title": "prompts", "y_title": "share"}
+predict("05-curve", "How does it grow?", curve=curve)
 """
 REVEAL = """
 reveal("05-shares", 0.42)

@@ -4,8 +4,10 @@ a test starts.
 conftest.py puts this folder on PYTHONPATH for `--trains FILE` and `--perturb SEED`, so that
 workers, kernels and launched processes read it as well. Without the two variables nothing happens.
 
-    WORKBOOK_TRAINS    file to which a line is added for each test, or fixture, in which an optimizer steps
-    WORKBOOK_PERTURB   seed of a relative noise of SCALE on weights that were committed or freshly drawn
+    WORKBOOK_TRAINS    file to which a line is added for each test, or fixture, in which an
+                       optimizer steps
+    WORKBOOK_PERTURB   seed of a relative noise of SCALE on weights that were committed or freshly
+                       drawn
 
 The noise of a parameter follows from the seed, its place and its shape, so two runs that start from
 the same weights still do. Weights of a checkpoint, or of a folder that a test wrote, are left

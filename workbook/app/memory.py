@@ -40,13 +40,23 @@ SAMPLING_COPIES = 4
 # of a prompt per token, and of a chat template, where no tokenizer is at hand
 CHARACTERS, TEMPLATE_TOKENS = 3, 40
 QWEN_1_5B = Qwen2Config(
-    hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2,
-    vocab_size=151936, tie_word_embeddings=True,
-)  # fmt: skip
+    hidden_size=1536,
+    intermediate_size=8960,
+    num_hidden_layers=28,
+    num_attention_heads=12,
+    num_key_value_heads=2,
+    vocab_size=151936,
+    tie_word_embeddings=True,
+)
 QWEN_7B = Qwen2Config(
-    hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4,
-    vocab_size=152064, tie_word_embeddings=False,
-)  # fmt: skip
+    hidden_size=3584,
+    intermediate_size=18944,
+    num_hidden_layers=28,
+    num_attention_heads=28,
+    num_key_value_heads=4,
+    vocab_size=152064,
+    tie_word_embeddings=False,
+)
 # forecast without a hub
 SHAPES = {"Qwen/Qwen2.5-1.5B-Instruct": QWEN_1_5B, "Qwen/Qwen2.5-7B-Instruct": QWEN_7B}
 # One generation batch on a T4-class card: 32 rollouts of 128 + 256 tokens in half precision, one at
@@ -58,11 +68,22 @@ CARDS = {"T4, 16 GB": 14.7, "RTX 4090, 24 GB": 23.5, "A100, 80 GB": 79.1, "H200,
 
 
 def memory_forecast(
-    config, *, quantization: str | None = None, lora: int | None = None,
-    rollouts: int, microbatch: int, prompt_length: int, completion_length: int,
-    dtype: torch.dtype = torch.float32, gradient_checkpointing: bool = False, device: str = "cpu",
-    optimizer: str = "adamw_torch", reference: bool = False, measured: bool = False, vllm: bool = False,
-) -> pd.DataFrame:  # fmt: skip
+    config,
+    *,
+    quantization: str | None = None,
+    lora: int | None = None,
+    rollouts: int,
+    microbatch: int,
+    prompt_length: int,
+    completion_length: int,
+    dtype: torch.dtype = torch.float32,
+    gradient_checkpointing: bool = False,
+    device: str = "cpu",
+    optimizer: str = "adamw_torch",
+    reference: bool = False,
+    measured: bool = False,
+    vllm: bool = False,
+) -> pd.DataFrame:
     """Forecast of the memory that a run needs, as a table of parts.
 
     config: the model's transformers config.  quantization: None or "nf4".  lora: rank of the
@@ -288,9 +309,14 @@ def _longest_prompt(folder, task: str, options: str, n: int, seed: int) -> int:
 
 GIB, GROUP, PROMPT = 2**30, 8, 200  # rollouts of a prompt, and its tokens
 QWEN_0_5B = Qwen2Config(
-    hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2,
-    vocab_size=151936, tie_word_embeddings=True,
-)  # fmt: skip
+    hidden_size=896,
+    intermediate_size=4864,
+    num_hidden_layers=24,
+    num_attention_heads=14,
+    num_key_value_heads=2,
+    vocab_size=151936,
+    tie_word_embeddings=True,
+)
 MODELS = {"0.5B": QWEN_0_5B, **dict(zip(("1.5B", "7B"), SHAPES.values(), strict=True))}  # Qwen2.5
 CARD_NAMES = tuple(CARDS)[:3]
 # kinds of its passes; copies, gradients and states kept of what is trained; a group's states; dtype

@@ -47,8 +47,13 @@ def permuted(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " B"]
     return permute_in_groups(batch.group_advantages(estimator), batch.group_ids, batch.generator)
 
 
-@credit_rule("entropy_minimization", paper="arXiv 2505.15134", needs=("logps", "entropies"), exact="our reading",
-             each_step=True)  # fmt: skip
+@credit_rule(
+    "entropy_minimization",
+    paper="arXiv 2505.15134",
+    needs=("logps", "entropies"),
+    exact="our reading",
+    each_step=True,
+)
 def entropy_minimization(batch: CreditBatch) -> Float[Tensor, "B T"]:
     """Make every token's distribution surer of itself, whatever is right.
 
@@ -65,8 +70,13 @@ def entropy_minimization(batch: CreditBatch) -> Float[Tensor, "B T"]:
     return batch.logps + batch.entropies
 
 
-@credit_rule("entropy_penalty", paper="ours, from arXiv 2505.15134", needs=("logps", "entropies"), exact="control",
-             each_step=True)  # fmt: skip
+@credit_rule(
+    "entropy_penalty",
+    paper="ours, from arXiv 2505.15134",
+    needs=("logps", "entropies"),
+    exact="control",
+    each_step=True,
+)
 def entropy_penalty(
     batch: CreditBatch, share: float = 0.1, estimator: str = "dr_grpo"
 ) -> Float[Tensor, "B T"]:
@@ -152,8 +162,12 @@ def oracle(batch: CreditBatch) -> Float[Tensor, "B T"]:
     return batch.known_credit
 
 
-@credit_rule("worst_token_reset", paper="resampling at the worst token, as in arXiv 2605.25507", exact="control",
-             needs=("known_credit", "continue_from"))  # fmt: skip
+@credit_rule(
+    "worst_token_reset",
+    paper="resampling at the worst token, as in arXiv 2605.25507",
+    exact="control",
+    needs=("known_credit", "continue_from"),
+)
 def worst_token_reset(
     batch: CreditBatch, samples: int = 4, right: float = 1.0, estimator: str = "dr_grpo"
 ) -> Float[Tensor, "B T"]:

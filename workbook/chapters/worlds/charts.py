@@ -18,10 +18,16 @@ from workbook.views.figures import INTERVAL, bars, cells, panels, rule, series
 from workbook.views.style import SERIES, describe_rows, diverging, finish, limit, titled, tooltips
 
 NAMES = {
-    EXACT: "known credit", PLAIN: "plain", "positive_only": "positive-only", "negative_token_filtering": "filtering",
-    "edit_mask": "edit mask", "entropy_minimization": "entropy", "sequence_logp": "log p",
-    "majority_vote": "majority vote", "permuted": "permuted",
-}  # fmt: skip
+    EXACT: "known credit",
+    PLAIN: "plain",
+    "positive_only": "positive-only",
+    "negative_token_filtering": "filtering",
+    "edit_mask": "edit mask",
+    "entropy_minimization": "entropy",
+    "sequence_logp": "log p",
+    "majority_vote": "majority vote",
+    "permuted": "permuted",
+}
 SHOWN = (EXACT, PLAIN, "positive_only", "entropy_minimization")
 COLUMNS = 4  # panels of a row
 KINDS = ("measured", "held out: what came", "what an earlier line had said of it")

@@ -112,9 +112,15 @@ def mix_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 
 def contest(
-    rule: str, units: int = UNITS, folder: str | Path = "runs/arena", show: Callable[[str], None] | None = None,
-    batches: int | None = None, scales: Sequence[str] = SCALES, jobs: int = 2, retrain_controls: bool = False,
-) -> pd.DataFrame:  # fmt: skip
+    rule: str,
+    units: int = UNITS,
+    folder: str | Path = "runs/arena",
+    show: Callable[[str], None] | None = None,
+    batches: int | None = None,
+    scales: Sequence[str] = SCALES,
+    jobs: int = 2,
+    retrain_controls: bool = False,
+) -> pd.DataFrame:
     """`arena_table` of a rule and of CONTROLS over the first units of each world.
 
     Its source is YOURS where an arm was trained here, and COMMITTED where its runs were read.
@@ -224,9 +230,13 @@ def _committed(scale: str, arms: Iterable[str]) -> tuple[dict[str, float], float
 
 
 def _trained(
-    scale: str, unit: int, rates: dict[str, float], batches: int | None,
-    files: dict[str, Path], known: dict[str, pd.DataFrame],
-) -> tuple[str, int, pd.DataFrame]:  # fmt: skip
+    scale: str,
+    unit: int,
+    rates: dict[str, float],
+    batches: int | None,
+    files: dict[str, Path],
+    known: dict[str, pd.DataFrame],
+) -> tuple[str, int, pd.DataFrame]:
     """(scale, unit, the unit's runs): those of `known`, and those of `files`, trained first where
     they are not kept.
     """
