@@ -15,6 +15,7 @@ _NAMES = {  # module: what it offers
     "views.ledger": "coverage_chart units_needed_chart",
     "views.live": "LiveChart show",
     "views.live_study": "LiveStudy live_curve live_tables",
+    "views.measured": "measured_table",
     "views.memory": "memory_bars",
     "views.predicting": "calibration predict reveal",
     "views.style": "enable_charts",

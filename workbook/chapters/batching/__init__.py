@@ -10,6 +10,7 @@ from workbook.places import lazy_names
 _NAMES = {  # module: what it offers
     "chapters.batching.explore": (
         "cut_parts cut_parts_chart endpoints_chart explore_batching live_walks mechanism_chart"
+        " value_chart"
     ),
     "chapters.batching.toy": "NAMES check_in_step check_order compute_cut explore_cut",
 }

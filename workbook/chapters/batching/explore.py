@@ -18,12 +18,12 @@ from workbook.probes.recovered import PARTS, exact_gradient
 from workbook.probes.step import matched_lr
 from workbook.probes.values import exact_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.batching.study import PROMPTS, against_shuffled, ends, measured_curves
 from workbook.theory.batching import minibatch_order
-from workbook.views.charts import PART_NAMES, signal_noise_chart
+from workbook.views.charts import PART_NAMES, curve_chart, signal_noise_chart
 from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider
 from workbook.views.figures import forest, panels, series
 from workbook.views.live_study import LiveStudy
+from workbook.views.measured import measured_table
 from workbook.views.style import SERIES, describe_rows, require, titled
 
 OTHERS = [name for strategy, name in NAMES.items() if strategy != "shuffled"]
@@ -124,14 +124,8 @@ def explore_batching() -> Explorer:
     """Menus over the study's outcomes and matching: each order minus shuffled, over the prompts per
     mini-batch.
     """
-    runs = ends(measured_curves())
-    keys = ["policy", "level", "order", "matched"]
-    parts = [
-        against_shuffled(runs, name).groupby(keys)["difference"].mean().rename(name)
-        for name in OUTCOMES
-    ]
-    # a policy's units are one
-    table = pd.concat(parts, axis=1).reset_index().rename(columns={"policy": "seed"})
+    table = measured_table("batching/orders")
+    prompts = table["prompts"].iloc[0]
     matched = menu(True, [("matched", True), ("as it is", False)], "gradient norm")
     return browse(
         table.assign(order=table["order"].map(NAMES)),
@@ -144,12 +138,31 @@ def explore_batching() -> Explorer:
         subtitle=(
             "line: mean; band: 95 % t interval over policies; the paper: tens of prompts or more"
         ),
-        x_title=f"prompts' worth of rollouts in a mini-batch (of {PROMPTS} in a generation batch)",
+        x_title=f"prompts' worth of rollouts in a mini-batch (of {prompts} in a generation batch)",
         y_title="difference from shuffled",
         reference=[0.0],
         form="+.3f",
         names=OTHERS,
         colors=SERIES[1:],
+    )
+
+
+def value_chart(curves: pd.DataFrame) -> alt.LayerChart:
+    """Held-out value along the study's training, a line for each order of mini-batches."""
+    curves = curves.assign(order=curves["order"].map(NAMES))
+    return curve_chart(
+        curves,
+        "batch",
+        series="order",
+        log2=False,
+        x_title="generation batches",
+        y_title="held-out value",
+        title="Held-out value along training, by the order of mini-batches",
+        subtitle=(
+            f"mean over {curves['units'].max()} policies; runs of an order start from the same"
+            " policies and first rollouts"
+        ),
+        spread=None,
     )
 
 
