@@ -12,7 +12,7 @@ import torch
 from refusals import refused
 
 from workbook.chapters.drift import charts
-from workbook.chapters.drift.probe import (
+from workbook.probes.energy import (
     residual_by_energy,
     shared_gradient,
     token_energy,

@@ -5,11 +5,12 @@ import torch
 from refusals import refused
 from torch.testing import assert_close
 
-from workbook.chapters.drift import probe
-from workbook.chapters.drift.probe import (
+from workbook.chapters.drift import parts
+from workbook.chapters.drift.parts import parts_at_reuse
+from workbook.probes.reuse import (
+    EQUAL,
     left_on_shared,
     objective_weights,
-    parts_at_reuse,
     reuse_path,
     shared_tokens,
 )
@@ -104,10 +105,10 @@ def test_what_is_left_is_counted_by_hand(rollouts, path):
 
 
 def test_parts_at_reuse_add_up_and_equal_weights_have_no_bias(policy, rollouts, path, monkeypatch):
-    monkeypatch.setattr(probe, "PARTS_TOKENS", 4)
+    monkeypatch.setattr(parts, "PARTS_TOKENS", 4)
     table = parts_at_reuse(policy, get_task("chain"), rollouts, path, times=1)
     moved = table.groupby(["panel", "category"])["share"].sum()
-    assert moved.xs(probe.EQUAL, level="category").to_numpy() == pytest.approx(1, abs=1e-4)
+    assert moved.xs(EQUAL, level="category").to_numpy() == pytest.approx(1, abs=1e-4)
     bias = table[table["part"] == "bias"].set_index(["panel", "category"])["share"]
-    assert bias.xs(probe.EQUAL, level="category").abs().max() < 0.02  # 1/T, of unequal lengths
+    assert bias.xs(EQUAL, level="category").abs().max() < 0.02  # 1/T, of unequal lengths
     assert bias.abs().max() > 0.02

@@ -19,6 +19,7 @@ _NAMES = {  # module: what it offers
         "dose_blocks dose_curve flip_rates net_curve permuted_signs real_step shift_curve"
     ),
     "probes.drift": "drift_report learning_tax odds_drift",
+    "probes.energy": "shared_energy token_energy two_word_share",
     "probes.explained": "TokenExplainer",
     "probes.flips": (
         "cancellation_index column_shares flip_distance flip_shares predicts token_flips"
@@ -26,6 +27,7 @@ _NAMES = {  # module: what it offers
     "probes.minibatches": "cancelled_in_steps gradient_gram shared_words walk",
     "probes.pairs": "cancellation_by_pair",
     "probes.recovered": "credit_recovered",
+    "probes.reuse": "left_on_shared objective_weights reuse_path shared_tokens",
     "probes.step": (
         "frequency_matched logps matched_lr optimizer_of output_layer_step permuted_advantages"
         " update"

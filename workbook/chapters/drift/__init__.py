@@ -13,8 +13,6 @@ _NAMES = {  # module: what it offers
         " loss_type_effects loss_type_levels mechanisms_chart objective_look weights_chart"
     ),
     "chapters.drift.explore": "check_prefix_credit live_curves",
-    "chapters.drift.probe": (
-        "left_on_shared objective_weights parts_at_reuse reuse_path shared_energy shared_tokens"
-    ),
+    "chapters.drift.parts": "parts_at_reuse",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -6,8 +6,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.chapters.drift.probe import two_word_share
 from workbook.messages import require_one_of
+from workbook.probes.energy import two_word_share
 from workbook.statistics import t_interval, unit_curve
 from workbook.studies.drift import claims
 from workbook.studies.drift.study import COMPARED, CURVE_ARMS, CURVES, GROUP_SIZES, GROUPS, STEPPED

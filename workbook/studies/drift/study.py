@@ -4,7 +4,7 @@
 On the plane of the confidence p of template words (members of the family) and the group's size G,
 `confidence` measures
 
-- energy: the share of all energy on shared tokens (`probe.shared_energy`);
+- energy: the share of all energy on shared tokens (`probes.energy.shared_energy`);
 - residuals: what each objective leaves on shared tokens when a batch is used again, and in the
 policy's own gradients;
 - runs: seven objectives in training (ARMS), each with a twin whose advantages are permuted within
@@ -26,17 +26,16 @@ import numpy as np
 import pandas as pd
 import torch
 
-from workbook.chapters.drift.probe import (
-    EQUAL,
-    objective_weights,
+from workbook.messages import progress, require_one_of
+from workbook.policies.models import private_copy
+from workbook.probes.drift import learning_tax, odds_drift
+from workbook.probes.energy import (
     residual_by_energy,
     shared_energy,
     shared_gradient,
     token_energy,
 )
-from workbook.messages import progress, require_one_of
-from workbook.policies.models import private_copy
-from workbook.probes.drift import learning_tax, odds_drift
+from workbook.probes.reuse import EQUAL, objective_weights
 from workbook.probes.step import (
     MOVED,
     logp_change,
