@@ -5,17 +5,14 @@ all of them, under Python 3.13 where there is one, which takes minutes and an in
 WORKBOOK_TEST_COLAB=1 asks for it.
 """
 
-import base64
 import importlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from xml.etree import ElementTree
 
 import pytest
 from packaging.requirements import Requirement
@@ -108,14 +105,14 @@ def run_cell(tmp_path):
         "/content", str(tmp_path / "content")
     )
 
-    def run(address):
+    def run(address, first_line=""):
         (tmp_path / "content").mkdir(exist_ok=True)
         env = {
             **os.environ,
             "IPYTHONDIR": str(tmp_path / "ipython"),
             "WORKBOOK_REPOSITORY": str(address),
         }
-        command = [sys.executable, "-c", CELL, cell]
+        command = [sys.executable, "-c", CELL, f"{first_line}\n{cell}"]
         return subprocess.run(
             command,
             cwd=tmp_path,
@@ -141,10 +138,10 @@ def test_setup_cell_clones_once_and_runs_what_it_cloned(run_cell, tmp_path):
         shutil.rmtree(source, ignore_errors=True)  # the second time it is there already
     shutil.rmtree(tmp_path / "content")
     address = (tmp_path / "none").as_uri()
-    assert (
-        f"Can't clone {address}: set os.environ['WORKBOOK_REPOSITORY']"
-        in run_cell(address).splitlines()[-1]
-    )
+    assert f"Can't clone WORKBOOK_REPOSITORY={address}" in run_cell(address).splitlines()[-1]
+    assert "WORKBOOK_REPOSITORY is not set" in run_cell("").splitlines()[-1]
+    named = f"%env WORKBOOK_REPOSITORY={address}"
+    assert f"Can't clone WORKBOOK_REPOSITORY={address}" in run_cell("", named).splitlines()[-1]
 
 
 def test_after_a_call_that_failed_the_cell_can_be_run_again(monkeypatch, tmp_path):
@@ -164,29 +161,31 @@ def test_after_a_call_that_failed_the_cell_can_be_run_again(monkeypatch, tmp_pat
     assert hasattr(importlib.import_module("workbook"), "setup")
 
 
-def test_every_chapter_and_file_has_the_one_address():
-    name = colab.REPOSITORY.removeprefix("https://github.com/")
-    written = [ROOT / file for file in ("pyproject.toml", "CITATION.cff", "workbook/colab.py")]
-    for path in [*written, *(ROOT / "notebooks").glob("*.ipynb")]:
-        assert set(
-            re.findall(r"[\w-]+/cancellation-workbook\b", path.read_text(encoding="utf-8"))
-        ) == {name}, path
-
-
-def test_nothing_leads_to_an_address_that_is_still_to_come():
-    """Neither a badge nor a line of README; with an address both are there, the badge's picture
-    with them.
-    """
-    address = "https://github.com/somebody/cancellation-workbook"
-    assert colab.badge("00_a", "/".join(["https://github.com", "OWNER", "x"])) == ""
-    assert "OWNER" not in (ROOT / "README.md").read_text(encoding="utf-8")
-    line = colab.badge("00_a", address)
-    assert line.endswith(
-        f"{address.removeprefix('https://github.com/')}/blob/main/notebooks/00_a.ipynb)"
-    )
-    picture = base64.b64decode(re.search(r"base64,([^)]+)\)", line)[1])
-    assert ElementTree.fromstring(picture).attrib["aria-label"] == "Open in Colab"
-    assert address in colab.addresses_markdown(address)
+@pytest.mark.parametrize(
+    ("origin", "address"),
+    [
+        ("https://github.com/somebody/a-workbook", "https://github.com/somebody/a-workbook"),
+        ("https://github.com/somebody/a-workbook.git", "https://github.com/somebody/a-workbook"),
+        ("https://me:secret@github.com/some.body/b/", "https://github.com/some.body/b"),
+        ("git@github.com:somebody/a-workbook.git", "https://github.com/somebody/a-workbook"),
+        ("https://gitlab.com/somebody/a-workbook", ""),
+        ("/srv/git/workbook.git", ""),
+        (None, ""),
+    ],
+)
+def test_the_address_is_that_of_the_clone_or_what_the_variable_says(
+    origin, address, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("WORKBOOK_REPOSITORY", raising=False)
+    assert colab.repository(tmp_path) == "", "no clone"
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    if origin:
+        subprocess.run(["git", "-C", tmp_path, "remote", "add", "origin", origin], check=True)
+    assert colab.repository(tmp_path) == address
+    (tmp_path / "installed").mkdir()
+    assert colab.repository(tmp_path / "installed") == "", "the clone is somebody else's"
+    monkeypatch.setenv("WORKBOOK_REPOSITORY", "https://github.com/other/fork")
+    assert colab.repository(tmp_path) == "https://github.com/other/fork"
 
 
 TRY = """

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from workbook import colab
 from workbook.__main__ import make_parser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,7 +57,7 @@ def test_licence_and_citation_agree_with_the_package():
     assert citation["version"] == project["version"]
     assert f"## {project['version']}" in text["CHANGELOG.md"]
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
-    assert citation["repository-code"] == project["urls"]["Repository"] == colab.REPOSITORY
+    assert citation["repository-code"] == project["urls"]["Repository"]
     authors = {
         reference["identifiers"][0]["value"]: [one["family-names"] for one in reference["authors"]]
         for reference in citation["references"]

@@ -98,9 +98,8 @@ def test_an_exercise_has_its_form(exercise):
     )
     assert len(LABEL.findall(exercise.text)) == 1, "an exercise has a cell of its own"
     assert list(exercise.folded) == ["Hint", "Solution"]
-    assert len(exercise.folded["Hint"].split()) >= 5
     assert CODE.search(exercise.folded["Solution"])
-    assert len(CODE.sub("", exercise.folded["Solution"]).split()) >= 8, "and a sentence why"
+    assert CODE.sub("", exercise.folded["Solution"]).strip(), "and a sentence why"
 
 
 @pytest.mark.parametrize("exercise", ALL)

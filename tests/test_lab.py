@@ -15,14 +15,15 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from workbook import __main__
-from workbook.book import chapters
+from workbook.book import chapters, copies, decoration
+from workbook.book.decoration import decorate
 
 
 @pytest.fixture
 def desk(tmp_path, monkeypatch):
     """A shelf of two executed chapters, and the folder of their copies."""
     monkeypatch.setattr(chapters, "NOTEBOOKS", tmp_path / "notebooks")
-    monkeypatch.setattr(chapters, "COPIES", tmp_path / "my_chapters")
+    monkeypatch.setattr(copies, "COPIES", tmp_path / "my_chapters")
     (tmp_path / "notebooks").mkdir()
     for name in ("04_one", "05_two"):
         write_chapter(name, "6 * 7")
@@ -30,11 +31,12 @@ def desk(tmp_path, monkeypatch):
 
 
 def write_chapter(name: str, source: str) -> None:
-    cell = new_code_cell(source, execution_count=1, outputs=[new_output("stream", text="42")])
-    nbformat.write(
-        new_notebook(cells=[new_markdown_cell(f"# {name}"), cell]),
-        chapters.NOTEBOOKS / f"{name}.ipynb",
-    )
+    cells = [
+        new_markdown_cell(f"# {name}"),
+        new_code_cell(source, execution_count=1, outputs=[new_output("stream", text="42")]),
+        new_markdown_cell("Its jitter.\n\n[on](b)"),
+    ]
+    nbformat.write(new_notebook(cells=cells), chapters.NOTEBOOKS / f"{name}.ipynb")
 
 
 def edit(path, source: str | None = None, **cell) -> None:
@@ -44,34 +46,49 @@ def edit(path, source: str | None = None, **cell) -> None:
     path.write_text(json.dumps(notebook))
 
 
-def test_copies_hold_the_text_and_no_outputs(desk):
-    assert chapters.update_copies(desk) == []
+def test_copies_hold_the_decorated_text_and_no_outputs(desk):
+    assert copies.update_copies(desk) == []
     for chapter in chapters.find_chapters():
         copy, original = (
             nbformat.read(path, as_version=4) for path in (desk / chapter.name, chapter)
         )
         nbformat.validate(copy)
-        assert [cell.source for cell in copy.cells] == [cell.source for cell in original.cells]
+        decorated = decorate(original, chapter.stem)["cells"]
+        assert [cell.source for cell in copy.cells] == [cell["source"] for cell in decorated]
+        assert "<abbr" in copy.cells[-1].source
+        assert "<abbr" not in original.cells[-1].source
         assert copy.cells[1].outputs == []
         assert copy.cells[1].execution_count is None
         assert original.cells[1].outputs
 
 
 def test_only_an_untouched_copy_is_renewed(desk):
-    chapters.update_copies(desk)
+    copies.update_copies(desk)
     edit(desk / "04_one.ipynb", execution_count=1, outputs=[new_output("stream", text="42")])
     before = {path: path.read_bytes() for path in desk.iterdir()}
-    assert chapters.update_copies(desk) == []
+    assert copies.update_copies(desk) == []
     write_chapter("05_two", "6 * 7")  # its outputs are others, its text is the same
-    assert chapters.update_copies(desk) == []
+    assert copies.update_copies(desk) == []
     assert (desk / "04_one.ipynb").read_bytes() == before[desk / "04_one.ipynb"]
     for name in ("04_one", "05_two"):
         write_chapter(name, "7 * 8")
-    (sentence,) = chapters.update_copies(desk)
+    (sentence,) = copies.update_copies(desk)
     assert sentence.startswith("04_one has changed since your copy ")
     assert sentence.endswith("python -m workbook lab --fresh 04_one")
     assert (desk / "04_one.ipynb").read_bytes() == before[desk / "04_one.ipynb"]
     assert "7 * 8" in (desk / "05_two.ipynb").read_text()
+
+
+def test_a_new_sentence_in_the_glossary_renews_copies_and_is_no_change_of_a_chapter(
+    desk, monkeypatch
+):
+    copies.update_copies(desk)
+    edit(desk / "04_one.ipynb", "mine = 1")
+    before = (desk / "04_one.ipynb").read_bytes()
+    monkeypatch.setattr(decoration, "tooltip_text", lambda term: "another sentence")
+    assert copies.update_copies(desk) == []
+    assert (desk / "04_one.ipynb").read_bytes() == before
+    assert "another sentence" in (desk / "05_two.ipynb").read_text()
 
 
 def test_a_fresh_copy_keeps_the_old_one_beside_it(desk, capsys):
@@ -83,7 +100,7 @@ def test_a_fresh_copy_keeps_the_old_one_beside_it(desk, capsys):
     assert "mine" not in (desk / "05_two.ipynb").read_text()
     (kept,) = desk.glob("05_two.*-*.ipynb")
     assert "mine = 1" in kept.read_text()
-    chapters.update_copies(desk)
+    copies.update_copies(desk)
     assert len(list(desk.iterdir())) == 3, "an untouched copy is not kept"
 
 

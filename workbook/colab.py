@@ -5,8 +5,9 @@ Run by the setup cell before anything else is imported. Colab's own packages are
 running kernel, so each is held at its version.
 """
 
-import base64
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,32 +21,30 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 HOME = Path(__file__).resolve().parents[1]
-# Where Colab fetches the workbook from, and what the badges lead to. OWNER stands for an address
-# that is still to come: until then no page shows one. Once it is set, `chapters --terms` and
-# `findings --readme README.md` write them.
-REPOSITORY = "https://github.com/OWNER/cancellation-workbook"
-BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="117" height="20" role="img" aria-label="Open in Colab">
-<rect width="117" height="20" rx="3" fill="#555"/><g fill="none" stroke-width="2.4">
-<circle cx="10" cy="10" r="4.2" stroke="#f9ab00"/><circle cx="18" cy="10" r="4.2" stroke="#e8710a"/></g>
-<text x="28" y="14" fill="#fff" font-family="Verdana,sans-serif" font-size="11">Open in Colab</text></svg>"""
+ADDRESS = "WORKBOOK_REPOSITORY"  # the variable that holds the repository's address
 # The first code cell of every chapter.
-SETUP_CELL = (
-    """
+SETUP_CELL = """
 import os
 import sys
 
-if "google.colab" in sys.modules:  # fetch the workbook and what Colab lacks; what Colab has stays as it is
-    address = os.environ.get("WORKBOOK_REPOSITORY", "%s")
-    if os.system(f"cd /content; [ -f workbook/workbook/colab.py ] || git clone -q --depth=1 '{address}' workbook"):
-        sys.exit(f"Can't clone {address}: set os.environ['WORKBOOK_REPOSITORY'] to the workbook's address.")
-    %%run /content/workbook/workbook/colab.py
+if "google.colab" in sys.modules:
+    # fetch the workbook and what Colab lacks; what Colab has stays as it is
+    if not os.path.exists("/content/workbook/workbook/colab.py"):
+        address = os.environ.get("WORKBOOK_REPOSITORY")
+        if not address:
+            sys.exit(
+                "WORKBOOK_REPOSITORY is not set: begin this cell with the line"
+                " %env WORKBOOK_REPOSITORY=https://github.com/NAME/REPOSITORY"
+                ", the repository that this notebook is from, and run it again."
+            )
+        if os.system(f"git clone -q --depth=1 '{address}' /content/workbook"):
+            sys.exit(f"Can't clone WORKBOOK_REPOSITORY={address}: is it the workbook's address?")
+    %run /content/workbook/workbook/colab.py
 
 import workbook
 
 profile = workbook.setup(seed=0)
 """.strip()
-    % REPOSITORY
-)
 # its metadata: JupyterLab shows three dots, and what it prints
 FOLDED = {"jupyter": {"source_hidden": True}}
 
@@ -165,37 +164,24 @@ def prepare() -> None:
     os.chdir(HOME / "notebooks")
 
 
-def known(address: str = REPOSITORY) -> bool:
-    """Return whether the workbook has an address."""
-    return "OWNER" not in address.split("/")  # which no `sed s=OWNER/=` changes
+def repository(home: Path = HOME) -> str:
+    """Return the workbook's address on GitHub: WORKBOOK_REPOSITORY, else the clone's `origin`.
 
-
-def badge(chapter: str, address: str = REPOSITORY) -> str:
-    """Return the line of Markdown that opens a chapter, its file's name without .ipynb, in Colab,
-    or "".
+    "" where neither names a repository on GitHub: Colab opens no other.
     """
-    if not known(address):
+    address = os.environ.get(ADDRESS) or _origin(home)
+    # of `git@github.com:...` and `https://token@github.com/...` no more than owner and name
+    found = re.search(r"github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?$", address)
+    return f"https://github.com/{found[1]}" if found else ""
+
+
+def _origin(home: Path) -> str:
+    """Return the address of the git remote `origin` of the clone in a folder, or ""."""
+    # an installed package may lie in a clone of something else
+    if not (home / ".git").exists() or shutil.which("git") is None:
         return ""
-    name, picture = (
-        address.removeprefix("https://github.com/"),
-        base64.b64encode(BADGE.encode()).decode(),
-    )
-    place = f"https://colab.research.google.com/github/{name}/blob/main/notebooks/{chapter}.ipynb"
-    return f"[![Open in Colab](data:image/svg+xml;base64,{picture})]({place})"
-
-
-def addresses_markdown(address: str = REPOSITORY) -> str:
-    """Return what README says of Colab and of pip from the net; "" without an address."""
-    if not known(address):
-        return ""
-    opens = badge("00_start_here", address)
-    return f"""**Colab**: {opens}, or the badge at the top of any chapter, and run the first cell.
-It installs what Colab lacks and changes no package that Colab brings, except that it uninstalls torchao 0.10, beside
-which peft refuses a plain LoRA.
-
-**Without a clone**: `pip install git+{address}`, with extras
-`pip install 'cancellation-workbook[quant] @ git+{address}'`.
-"""
+    command = ["git", "-C", str(home), "remote", "get-url", "origin"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 if __name__ == "__main__":

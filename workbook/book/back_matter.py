@@ -1,12 +1,5 @@
-"""The book's lists from data/book: glossary, literature, ten questions, and multiple choices; as
-pages and in chapters.
+"""The book's lists from data/book: glossary, literature, ten questions, and multiple choices."""
 
-The first use of each term in a chapter's running text becomes an <abbr> that says what it is.
-"""
-
-import html
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,27 +12,9 @@ import yaml
 from workbook.book import chapters
 from workbook.book.terminal import literal
 from workbook.chapters.grading import UNANSWERED
-from workbook.colab import badge
 from workbook.places import data_path
 
 ARXIV = "https://arxiv.org/abs/"
-OURS = re.compile(r'<abbr class="term" title="[^"]*">(.*?)</abbr>', re.DOTALL)
-BADGED = re.compile(r"^\[!\[Open in Colab\].*\n\n", re.MULTILINE)
-LITERATURE = re.compile(r"^\*\*Literature\.\*\* .*\n\n", re.MULTILINE)
-PROTECTED = re.compile(  # what is no running text, in the order in which it is looked for
-    r"```.*?```"
-    r"|<details\b.*?</details>"
-    r"|<abbr\b.*?</abbr>"
-    r"|<a\b.*?</a>"
-    r"|\$\$.*?\$\$"
-    r"|(?<!\\)\$(?!\s)[^$\n]+?(?<!\s)\$"
-    r"|`[^`\n]+`"
-    r"|!?\[[^\]\n]*\]\([^)\n]*\)"
-    r"|<[^>]+>"
-    r"|^#{1,6} [^\n]*"
-    r"|^[ \t]*\|[^\n]*",
-    re.DOTALL | re.MULTILINE,
-)
 
 
 @dataclass(frozen=True)
@@ -192,77 +167,6 @@ def _chapter(chapter: str, heading: str = "") -> str:
     text = f"chapter {chapter}, “{heading}”" if heading else f"chapter {chapter}"
     path = next(chapters.NOTEBOOKS.glob(f"{chapter}_*.ipynb"), None)
     return text if path is None else f"[{text}](<{path.name}{anchor}>)"
-
-
-def tooltip(term: Term) -> str:
-    """What the tooltip of a term says, in one line."""
-    parts = f"{term.words} ({term.unit}).", term.meaning, term.advice
-    return " ".join(filter(None, parts)).replace("'", "’").replace('"', "”")
-
-
-def with_tooltips(cells: list[str], terms: list[Term] | None = None) -> list[str]:
-    """The markdown cells of a chapter with a tooltip at the first use of each term; the header is
-    not among them.
-    """
-    cells = [OURS.sub(r"\1", cell) for cell in cells]
-    for term in glossary() if terms is None else terms:
-        if not term.forms:
-            continue
-        forms = sorted(term.forms, key=len, reverse=True)
-        use = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, forms))})(?![\w-])", re.IGNORECASE)
-        title = html.escape(tooltip(term), quote=False)
-        for k, cell in enumerate(cells):
-            running = PROTECTED.sub(lambda part: "\0" * len(part[0]), cell)
-            if match := use.search(running):
-                start, end = match.span()
-                word = f'<abbr class="term" title="{title}">{cell[start:end]}</abbr>'
-                cells[k] = cell[:start] + word + cell[end:]
-                break
-    return cells
-
-
-def with_literature(cell: str, chapter: str) -> str:
-    """The last cell of a chapter with the links to its literature above the line that leads to
-    other chapters.
-    """
-    parts = LITERATURE.sub("", cell).rsplit("\n\n", 1)
-    line = chapter_line(chapter)
-    return "\n\n".join([parts[0], line, parts[1]] if line and len(parts) == 2 else parts)
-
-
-def with_badge(header: str, chapter: str) -> str:
-    """The first cell of a chapter with the badge that opens it in Colab below its title, where that
-    has an address.
-    """
-    title, rest = BADGED.sub("", header).split("\n\n", 1)
-    return "\n\n".join(filter(None, [title, badge(chapter), rest]))
-
-
-def write_tooltips(names=None, check: bool = False) -> list[str]:
-    """Bring tooltips, literature and badges of `find_notebooks` up to date; returns those that
-    changed.
-
-    check: write nothing.
-    """
-    changed = []
-    for path in chapters.find_notebooks(names):
-        notebook = json.loads(path.read_text(encoding="utf-8"))
-        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "markdown"]
-        before = ["".join(cell["source"]) for cell in cells]
-        header, after = before[:1], with_tooltips(before[1:])
-        if after:
-            after[-1] = with_literature(after[-1], path.name[:2])
-        after = [with_badge(text, path.stem) if "\n\n" in text else text for text in header] + after
-        if before == after:
-            continue
-        changed.append(path.stem)
-        for cell, text in zip(cells, after, strict=True):
-            cell["source"] = text.splitlines(keepends=True)
-        if not check:
-            path.write_text(
-                json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-            )
-    return changed
 
 
 def grade_choice(exercise: str, answer: str | None) -> None:

@@ -5,8 +5,6 @@ No paths, no timings, no widget models: a widget's last picture stands in its pl
 controls (`book.forms`).
 """
 
-import hashlib
-import json
 import os
 import re
 import sys
@@ -195,79 +193,9 @@ def describe(notebook, name: str) -> tuple[str, str]:
     )
 
 
-# working copies, beside notebooks/, so that a chapter's ../data is the same
-COPIES = ROOT / "my_chapters"
-
-
-def update_copies(folder: Path | None = None) -> list[str]:
-    """Make the copies that are missing, renew those that nobody ran or edited; returns sentences
-    about others.
-
-    A copy has no outputs, which would give predictions away, and the digest of its chapter's text
-    in its metadata.
-    """
-    (folder := folder or COPIES).mkdir(exist_ok=True)
-    sentences = []
-    for chapter in find_notebooks():
-        copy = folder / chapter.name
-        notebook = _read(copy)
-        if not copy.exists() or _is_untouched(notebook):
-            _write(chapter, copy)
-        elif _origin(notebook) != _digest(_read(chapter)):
-            sentences.append(
-                f"{chapter.stem} has changed since your copy was made. A fresh one, yours kept"
-                f" beside it: python -m workbook lab --fresh {chapter.stem}"
-            )
-    return sentences
-
-
-def fresh_copy(chapter: Path, folder: Path | None = None) -> str:
-    """Make a fresh copy of a chapter, and say where the old one is kept if its reader had touched
-    it.
-    """
-    (folder := folder or COPIES).mkdir(exist_ok=True)
-    copy, kept = folder / chapter.name, ""
-    if copy.exists() and not _is_untouched(_read(copy)):
-        copy.rename(old := copy.with_name(f"{copy.stem}.{time.strftime('%Y-%m-%d-%H%M%S')}.ipynb"))
-        kept = f" The one that you had is {old.name}."
-    _write(chapter, copy)
-    return f"{copy.name} is a fresh copy.{kept}"
-
-
-def _read(path: Path) -> dict:
-    """A notebook's JSON; without cells where there is none or it can't be read, so that it counts
-    as touched.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {"cells": [], "metadata": {}}
-
-
-def _write(chapter: Path, copy: Path) -> None:
-    notebook = without_outputs(_read(chapter))
-    notebook["metadata"] |= {"workbook": {"chapter": _digest(notebook)}}
-    copy.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def without_outputs(notebook: dict) -> dict:
     """The notebook as nobody has run it yet."""
     blank = {"outputs": [], "execution_count": None}
     return notebook | {
         "cells": [c | blank if c["cell_type"] == "code" else c for c in notebook["cells"]]
     }
-
-
-def _is_untouched(notebook: dict) -> bool:
-    """Whether no cell was edited and none run since the copy was made."""
-    ran = any(cell.get("outputs") or cell.get("execution_count") for cell in notebook["cells"])
-    return not ran and _origin(notebook) == _digest(notebook)
-
-
-def _origin(notebook: dict) -> str | None:
-    return notebook["metadata"].get("workbook", {}).get("chapter")
-
-
-def _digest(notebook: dict) -> str:
-    text = [[cell["cell_type"], "".join(cell["source"])] for cell in notebook["cells"]]
-    return hashlib.sha256(json.dumps(text).encode()).hexdigest()

@@ -28,7 +28,7 @@ CARD = (
     " overflow-wrap: break-word"
 )
 PART = '<p style="margin: 0 0 6px">{}</p>'
-BLOCK = r"(<!-- {0} -->\n).*?(<!-- /{0} -->)"  # of README
+BLOCK = re.compile(r"(<!-- findings -->\n).*?(<!-- /findings -->)", re.DOTALL)  # of README
 
 
 @dataclass(frozen=True)
@@ -202,20 +202,9 @@ def undecided() -> pd.DataFrame:
 
 
 def write_readme(path) -> bool:
-    """Write the findings, and the addresses once there are some, between a file's marks; whether it
-    changed.
-    """
-    from workbook.colab import addresses_markdown
-
-    text = new = path.read_text(encoding="utf-8")
-    blocks = {"findings": f"{findings_markdown()}\n", "addresses": addresses_markdown()}
-    for name, block in blocks.items():
-        new = re.sub(
-            BLOCK.format(name),
-            lambda match, block=block: match[1] + block + match[2],
-            new,
-            flags=re.DOTALL,
-        )
+    """Write the findings between a file's marks; whether it changed."""
+    text = path.read_text(encoding="utf-8")
+    new = BLOCK.sub(lambda match: f"{match[1]}{findings_markdown()}\n{match[2]}", text)
     if new != text:
         path.write_text(new, encoding="utf-8")
     return new != text

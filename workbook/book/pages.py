@@ -23,7 +23,9 @@ from docutils.nodes import SkipNode
 
 from workbook.book.back_matter import glossary_page, references_page, self_test_page
 from workbook.book.chapters import ROOT, describe, without_outputs
+from workbook.book.decoration import decorate
 from workbook.book.forms import FORM, TOKENS, form_html
+from workbook.colab import repository
 from workbook.places import data_path
 from workbook.views import heatmap
 from workbook.views.explorer import frozen
@@ -81,9 +83,14 @@ README = (
 
 
 def render_book(notebooks: dict, folder: Path) -> None:
-    """Write a page for each executed notebook, by name, an index and the book's lists to a folder."""
+    """Write a page for each executed notebook, by name, an index and the book's lists to a folder.
+
+    The notebooks are decorated for their pages, and stay as they are.
+    """
     from sphinx.application import Sphinx  # of the extra `lab`
 
+    address = repository()
+    decorated = {name: decorate(one, name, address) for name, one in notebooks.items()}
     lists = {
         "self-test": self_test_page(),
         "glossary": glossary_page(),
@@ -97,7 +104,7 @@ def render_book(notebooks: dict, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         source = Path(temporary, "source")
         source.mkdir()
-        for name, notebook in notebooks.items():
+        for name, notebook in decorated.items():
             (source / f"{name}.ipynb").write_text(
                 json.dumps(page_source(notebook, pictures)), encoding="utf-8"
             )
@@ -106,7 +113,7 @@ def render_book(notebooks: dict, folder: Path) -> None:
         Sphinx(
             source, None, folder, Path(temporary, "doctrees"), "html", CONFIG, status=None
         ).build()
-    for name, notebook in notebooks.items():
+    for name, notebook in decorated.items():
         # what a page's button downloads
         blank = json.dumps(without_outputs(notebook), indent=1, ensure_ascii=False)
         (folder / "_sources" / f"{name}.ipynb").write_text(blank, encoding="utf-8")

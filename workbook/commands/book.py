@@ -119,16 +119,6 @@ def _chapters(args) -> int:
     from workbook.book.chapters import ChapterFailed, find_chapters, read_chapters, run_chapters
 
     find_chapters(args.names)  # before what takes long
-    if args.terms:
-        from workbook.book.back_matter import write_tooltips
-
-        changed = write_tooltips(args.names or None)
-        print(
-            f"New tooltips or literature in {', '.join(changed)}."
-            if changed
-            else "All are up to date."
-        )
-        return 0
     if args.no_run and (args.book is None or args.in_place):
         raise ValueError(
             "--no-run renders the chapters as they are: give --book FOLDER, and leave --in-place"
@@ -156,7 +146,8 @@ OPENED = {"experiment": ("try_your_own", "The form for an experiment of your own
 
 
 def _lab(args) -> int:
-    from workbook.book.chapters import COPIES, ROOT, find_chapters, fresh_copy, update_copies
+    from workbook.book.chapters import ROOT, find_chapters
+    from workbook.book.copies import COPIES, fresh_copy, update_copies
     from workbook.places import data_path
 
     if args.fresh:
@@ -290,9 +281,6 @@ def add_commands(commands) -> None:
         "--book", metavar="FOLDER", help="render HTML pages, to be served by anything"
     )
     chapters.add_argument("--no-run", action="store_true", help="render the notebooks as they are")
-    chapters.add_argument(
-        "--terms", action="store_true", help="only write tooltips and literature into notebooks/"
-    )
     chapters.set_defaults(command=_chapters)
 
     lab = commands.add_parser("lab", help="open JupyterLab on your working copies of the chapters")

@@ -1,0 +1,86 @@
+"""Working copies of the chapters, in which readers run and edit: theirs are never written over."""
+
+import hashlib
+import json
+import time
+from pathlib import Path
+
+from workbook.book.chapters import ROOT, find_notebooks, without_outputs
+from workbook.book.decoration import decorate
+from workbook.colab import repository
+
+# beside notebooks/, so that a chapter's ../data is the same
+COPIES = ROOT / "my_chapters"
+
+
+def update_copies(folder: Path | None = None) -> list[str]:
+    """Make the copies that are missing, renew those that nobody ran or edited; returns sentences
+    about others.
+
+    A copy is decorated and has no outputs, which would give predictions away.
+    """
+    (folder := folder or COPIES).mkdir(exist_ok=True)
+    sentences = []
+    for chapter in find_notebooks():
+        copy = folder / chapter.name
+        notebook = _read(copy)
+        if not copy.exists() or _is_untouched(notebook):
+            _write(chapter, copy)
+        elif _mark(notebook, "chapter") != _digest(_read(chapter)):
+            sentences.append(
+                f"{chapter.stem} has changed since your copy was made. A fresh one, yours kept"
+                f" beside it: python -m workbook lab --fresh {chapter.stem}"
+            )
+    return sentences
+
+
+def fresh_copy(chapter: Path, folder: Path | None = None) -> str:
+    """Make a fresh copy of a chapter, and say where the old one is kept if its reader had touched
+    it.
+    """
+    (folder := folder or COPIES).mkdir(exist_ok=True)
+    copy, kept = folder / chapter.name, ""
+    if copy.exists() and not _is_untouched(_read(copy)):
+        copy.rename(old := copy.with_name(f"{copy.stem}.{time.strftime('%Y-%m-%d-%H%M%S')}.ipynb"))
+        kept = f" The one that you had is {old.name}."
+    _write(chapter, copy)
+    return f"{copy.name} is a fresh copy.{kept}"
+
+
+def _read(path: Path) -> dict:
+    """A notebook's JSON; without cells where there is none or it can't be read, so that it counts
+    as touched.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {"cells": [], "metadata": {}}
+
+
+def _write(chapter: Path, copy: Path) -> None:
+    """Write a copy that remembers its chapter's text and its own.
+
+    They differ in decoration: a chapter has changed if its source has, whatever the glossary says
+    since; a reader has touched a copy if the copy isn't as it was written.
+    """
+    source = _read(chapter)
+    notebook = decorate(without_outputs(source), chapter.stem, repository())
+    marks = {"chapter": _digest(source), "copy": _digest(notebook)}
+    notebook["metadata"] = notebook["metadata"] | {"workbook": marks}
+    copy.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _is_untouched(notebook: dict) -> bool:
+    """Whether no cell was edited and none run since the copy was made."""
+    ran = any(cell.get("outputs") or cell.get("execution_count") for cell in notebook["cells"])
+    return not ran and _mark(notebook, "copy") == _digest(notebook)
+
+
+def _mark(notebook: dict, name: str) -> str | None:
+    return notebook["metadata"].get("workbook", {}).get(name)
+
+
+def _digest(notebook: dict) -> str:
+    """The digest of a notebook's cells, their outputs aside."""
+    text = [[cell["cell_type"], "".join(cell["source"])] for cell in notebook["cells"]]
+    return hashlib.sha256(json.dumps(text).encode()).hexdigest()
