@@ -137,7 +137,7 @@ def losses_table() -> str:
 
 
 def self_test_page() -> str:
-    """Write the self-test as Markdown: ten questions, whose folded answers lead to their sections."""
+    """Write the self-test as Markdown: ten questions; folded answers lead to their sections."""
     head = (
         "# Ten questions\n\nDo you know what chapters 00 to 05 say? Answer each for yourself, then"
         " open its answer."

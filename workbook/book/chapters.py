@@ -21,7 +21,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class ChapterFailed(RuntimeError):
-    """A chapter that stopped with an error; the message names the chapter, the cell and the error."""
+    """A chapter that stopped with an error; the message names chapter, cell and error."""
 
 
 def run_chapters(profile: str = "smoke", names=None, in_place: bool = False) -> dict:

@@ -41,9 +41,11 @@ NOTE = (
 RUN = r"(?m)^Run the cells .*\n\n|^Run the one cell below \(Shift \+ Enter\)\. "
 TOYS = ("softmax", "groups", "exchange")  # topics whose explorers move in a page
 STEPS = 9  # values of a slider in a page, at most
-EXPLORER = """<div class="moving"><div class="chart">{image}</div><p>This one moves: computed beforehand over a grid
-of two of its controls. In the notebook all of them answer.</p>
-<script type="application/gzip">{spec}</script></div><script defer src="_static/vega.js"></script>"""
+EXPLORER = """<div class="moving"><div class="chart">{image}</div>
+<p>This one moves: computed beforehand over a grid of two of its controls. In the notebook all of
+them answer.</p>
+<script type="application/gzip">{spec}</script></div>
+<script defer src="_static/vega.js"></script>"""
 HEATMAP = """<div class="tokens">{image}<script type="application/json">{state}</script></div>
 <script defer src="_static/heatmap.js"></script>"""
 TEXTS = ("evidence", "claims", "losses", "scale")  # pages of data/book
@@ -251,7 +253,7 @@ def _index(notebooks: dict, lists: dict, source: Path) -> str:
 
 
 def first_picture(notebook: dict) -> bytes | None:
-    """The first picture among a notebook's outputs, as PNG, after the path that all chapters have."""
+    """The first picture among a notebook's outputs, as PNG, the path of all chapters aside."""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", ()):
             if "image/png" in output.get("data", {}) and "book_path(" not in "".join(
