@@ -78,14 +78,18 @@ lint: $(READY)
 # The venv is made anew whenever the declared environment changes. Most of its 18,000 files are never compiled: those that
 # everything imports are here, by two processes at once, lest each of the first ones does it.
 # The pip that comes with a Python is as old as it: one of 2023 takes twice as long, half of it to find what it was told.
+# Setuptools warns of each editable installation that a folder may be named like a package; none is here.
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
+
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make lab PYTHON=python3.11")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt --upgrade pip
-	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -q -c constraints.txt -e '.[all,lab,dev]'
-	$(BIN)/python -c 'import workbook.app.worker' & \
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make lab PYTHON=python3.11")'
+	@echo "Making $(VENV) with the pinned packages, once: some minutes."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip
+	@PYTHONWARNINGS='ignore:Editable installation' $(PIP) --no-compile -e '.[all,lab,dev]'
+	@$(BIN)/python -c 'import workbook.app.worker' & \
 	$(BIN)/python -c 'import altair, datasets, IPython, jupyterlab.labapp, nbclient, playwright.sync_api, pytest' & wait
-	touch $@
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -28,13 +30,16 @@ PINS = {
     for line in (ROOT / "constraints.txt").read_text().splitlines()
     if line.strip() and not line.startswith("#")
 }
-IMPORTS = {"yaml": "pyyaml", "vl_convert": "vl-convert-python", "PIL": "pillow"}
-BROUGHT = {
-    **dict.fromkeys(("IPython", "traitlets"), "ipywidgets"),
-    **dict.fromkeys(
-        ("huggingface_hub", "packaging", "safetensors", "tokenizers", "tqdm"), "transformers"
-    ),
-    **dict.fromkeys(("docutils", "jinja2"), "sphinx"),
+# declared, and used by a name in a file of ours, not imported
+NAMED = {
+    "gguf": ("workbook/policies/packaged.py", 'require("gguf")'),
+    "import-linter": ("Makefile", "lint-imports"),
+    "myst-nb": ("workbook/book/pages.py", '"myst_nb"'),
+    "pip": ("Makefile", "-m pip install"),
+    "ruff": ("Makefile", "/ruff check"),
+    "sphinx-book-theme": ("workbook/book/pages.py", '"sphinx_book_theme"'),
+    "sphinx-design": ("workbook/book/pages.py", '"sphinx_design"'),
+    "vllm": ("workbook/training/trainer.py", "self.use_vllm"),
 }
 
 
@@ -95,26 +100,91 @@ def test_this_environment_is_the_declared_one():
         assert Version(running(requirement.name)) in requirement.specifier, requirement
 
 
-def test_everything_imported_is_declared_and_what_the_core_lacks_has_its_extra():
-    extra = {
-        canonicalize_name(Requirement(line).name): name
-        for name, group in OPTIONAL.items()
-        for line in group
+@cache
+def distributions() -> dict[str, set[str]]:
+    """Return {top module: the distributions that hold it, by canonical name}."""
+    return {
+        module: {canonicalize_name(name) for name in names}
+        for module, names in packages_distributions().items()
     }
-    declared = {canonicalize_name(r.name) for r in DEPENDENCIES} | extra.keys()
-    for path in (ROOT / "workbook").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.level == 0:
-                modules = [node.module]
-            for top in {module.split(".")[0] for module in modules} - {"workbook", "google"}:
-                if top not in sys.stdlib_module_names:
-                    package = canonicalize_name(IMPORTS.get(top) or BROUGHT.get(top) or top)
-                    assert package in declared, f"{path.name} imports {top}, which is not declared"
-                    if top not in ("docutils", "jinja2"):
-                        assert EXTRAS_OF.get(top) == extra.get(package), (
-                            f"EXTRAS in places.py lacks {top}"
-                        )
+
+
+def imported_modules(source: str) -> set[str]:
+    """Return the top names of what a Python text imports from elsewhere, wherever it does."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add(node.module)
+    return {name.split(".")[0] for name in names} - sys.stdlib_module_names
+
+
+@cache
+def imports_below(*folders: str) -> dict[str, Path]:
+    """Return {module: a file that imports it} of the Python files of folders, our own apart."""
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    # pytest puts tests/ on the path
+    own = {"workbook", *(path.stem for path in (ROOT / "tests").iterdir())}
+    return {
+        module: path
+        for path in files
+        for module in imported_modules(path.read_text(encoding="utf-8")) - own
+    }
+
+
+def declared(*groups: str) -> set[str]:
+    """Return the canonical names that the core and these extras declare."""
+    lines = PROJECT["dependencies"] + [line for group in groups for line in OPTIONAL[group]]
+    return {canonicalize_name(Requirement(line).name) for line in lines}
+
+
+def undeclared(imports: dict[str, Path], names: set[str]) -> list[str]:
+    """Return a phrase for each module that none of the declared distributions holds."""
+    holds = distributions()
+    return [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for module, path in imports.items()
+        if not holds.get(module, {canonicalize_name(module)}) & names
+    ]
+
+
+def test_what_the_package_imports_is_declared_and_what_the_core_lacks_has_its_extra():
+    imports = imports_below("workbook")
+    extras = [name for name in OPTIONAL if name not in ("all", "dev")]
+    assert undeclared(imports, declared(*extras)) == []
+    holds = distributions()
+    extra_of = {
+        canonicalize_name(Requirement(line).name): name
+        for name in extras
+        for line in OPTIONAL[name]
+    }
+    for module in imports:
+        packages = holds.get(module, {canonicalize_name(module)})
+        extra = next((extra_of[name] for name in packages if name in extra_of), None)
+        assert EXTRAS_OF.get(module) == extra, f"EXTRAS in places.py is wrong for {module}"
+
+
+def test_what_tests_and_scripts_import_is_declared():
+    imports = imports_below("tests", "examples", "data")
+    setup = ROOT / "setup.py"
+    imports = imports | dict.fromkeys(imported_modules(setup.read_text(encoding="utf-8")), setup)
+    assert undeclared(imports, declared(*OPTIONAL)) == []
+
+
+@pytest.mark.parametrize("group", ["core", *(name for name in OPTIONAL if name != "all")])
+def test_what_is_declared_is_imported_or_named(group):
+    lines = PROJECT["dependencies"] if group == "core" else OPTIONAL[group]
+    names = {canonicalize_name(Requirement(line).name) for line in lines}
+    modules = set(imports_below("tests" if group == "dev" else "workbook"))
+    if group == "dev":
+        modules |= imported_modules((ROOT / "setup.py").read_text(encoding="utf-8"))
+    holds = distributions()
+    imported = {name for module in modules for name in holds.get(module, ())}
+    for name in names - imported:
+        assert name in NAMED, f"{name} of {group} is declared and never imported"
+        file, use = NAMED[name]
+        assert use in (ROOT / file).read_text(encoding="utf-8"), f"{file} does not use {name}"
 
 
 CORE = """

@@ -25,6 +25,8 @@ import sys
 from setuptools import build_meta
 getattr(build_meta, sys.argv[1])(sys.argv[2])
 """
+# setuptools' warnings are UserWarnings, and a reader of `make lab` would see each
+WITHOUT_WARNINGS = [sys.executable, "-W", "error::UserWarning"]
 USE = """
 import contextlib, io, json
 import workbook
@@ -80,12 +82,12 @@ def wheel(tmp_path_factory):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in FILES:
         shutil.copyfile(ROOT / name, source / name)
-    sh(sys.executable, "-c", BUILD, "build_sdist", built, cwd=source)
+    sh(*WITHOUT_WARNINGS, "-c", BUILD, "build_sdist", built, cwd=source)
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(home / "unpacked", filter="data")
     (unpacked,) = (home / "unpacked").iterdir()
-    sh(sys.executable, "-c", BUILD, "build_wheel", built, cwd=unpacked)
+    sh(*WITHOUT_WARNINGS, "-c", BUILD, "build_wheel", built, cwd=unpacked)
     (path,) = built.glob("*.whl")
     return path
 

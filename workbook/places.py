@@ -28,7 +28,9 @@ EXTRAS = {  # modules that the core does without: the extra of pyproject.toml th
     ),
     **dict.fromkeys(("reasoning_gym", "math_verify"), "tasks"),
     **dict.fromkeys(("bitsandbytes", "gguf"), "quant"),
-    **dict.fromkeys(("jupyterlab", "latex2mathml", "nbclient", "nbformat", "sphinx"), "lab"),
+    **dict.fromkeys(
+        ("docutils", "jupyterlab", "latex2mathml", "nbclient", "nbformat", "sphinx"), "lab"
+    ),
 }
 
 
