@@ -12,6 +12,7 @@ import torch
 from refusals import refused
 
 from workbook.chapters.drift import charts
+from workbook.chapters.drift.objectives import ARMS, FreeWords, run_arm
 from workbook.probes.energy import (
     residual_by_energy,
     shared_gradient,
@@ -22,10 +23,11 @@ from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.drift import claims
 from workbook.studies.drift.claims import MEASURES, at_value, value_jitter
-from workbook.studies.drift.study import ARMS, OBJECTIVES, FreeWords, objective_residuals, run_arm
+from workbook.studies.drift.study import OBJECTIVES, objective_residuals
 from workbook.studies.record import Tables
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
+from workbook.views import measured_table
 
 
 @pytest.fixture(scope="module")
@@ -153,19 +155,37 @@ def test_a_number_is_read_at_equal_value_beyond_the_twins_and_not_of_a_collapsed
     )
 
 
-def test_every_registered_outcome_is_measured_and_charts_draw():
+def test_every_registered_outcome_is_measured():
     outcomes, tables = read_registration("confidence").outcomes, Tables("family")
     assert set(MEASURES["confidence"]) == set(outcomes)
     assert all(
         sorted(measure(tables).index) == list(range(6))
         for measure in MEASURES["confidence"].values()
     )
-    assert charts.collapses(tables)["arm"].tolist() == list(ARMS)
-    for chart in (
-        charts.energy_chart(),
-        charts.arms_chart(),
-        charts.curves_chart(),
-        charts.mechanisms_chart(),
-    ):
-        assert chart.to_dict()["title"]["text"]
-    assert charts.group_size_gaps().query("group_size == 2")["mean"].eq(0).all()
+
+
+@pytest.mark.parametrize(
+    ("draw", "table"),
+    [
+        (charts.energy_chart, "drift/energy"),
+        (charts.arms_chart, "drift/arms"),
+        (charts.fix_by_group_size_chart, "drift/fix_by_group_size"),
+        (charts.curves_chart, "drift/curves"),
+        (charts.mechanisms_chart, "drift/curves"),
+        (charts.weights_chart, "drift/equal_weights"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_charts_draw_every_mean_of_their_tables(draw, table):
+    spec = draw(measured_table(table)).to_dict()
+    drawn = {row["mean"] for rows in spec["datasets"].values() for row in rows if "mean" in row}
+    means = set(measured_table(table)["mean"])
+    assert drawn
+    assert drawn <= means
+    assert spec["title"]["text"]
+
+
+def test_gaps_are_to_pairs():
+    gaps = measured_table("drift/group_sizes")
+    assert gaps.query("group_size == 2")["mean"].eq(0).all()
+    assert gaps.query("group_size > 2")["mean"].ne(0).all()

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.chapters.drift.charts import loss_type_effects
 from workbook.policies.load import load_policy
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.drift import loss_types
+from workbook.studies.drift.figures import loss_verdicts
 from workbook.studies.drift.loss_types import (
     ARMS,
     UNCLIPPED,
@@ -156,10 +156,10 @@ def invented(units):
 
 
 def test_verdicts_follow_the_registration():
-    verdicts = loss_type_effects("bundled", 4, invented(8)).set_index("arm")["verdict"].to_dict()
+    verdicts = loss_verdicts(invented(8)).set_index("arm")["verdict"].to_dict()
     same = "no difference of interest"
     assert verdicts == {"dr_grpo": same, "x": "adds", "y": same, "z": "takes away"}
-    few = loss_type_effects("bundled", 4, invented(5))
+    few = loss_verdicts(invented(5))
     assert few["verdict"].eq("too few units").all()
     assert few["mean"].isna().all()
 

@@ -19,6 +19,7 @@ from workbook.chapters.exchange.toy import (
     two_rollouts,
 )
 from workbook.theory import cancellation_residual
+from workbook.views import measured_table
 
 
 def left(draw=None, **switches):
@@ -144,7 +145,7 @@ def test_words_before_the_error_keep_a_ratio_of_one_and_later_ones_follow_their_
 
 
 def test_the_toys_line_is_its_meter_and_the_chart_has_both():
-    toy, dots = charts.toy_residuals(0.1, 0.4), charts.measured_residuals()
+    toy, dots = charts.toy_residuals(0.1, 0.4), measured_table("exchange/residuals")
     meter = compute_exchange(drift=0.1)["meter"].set_index("mechanism")["mean"]
     first = toy[toy["drift"] == toy["drift"].min()].set_index("mechanism")["mean"]
     assert first.to_dict() == pytest.approx(meter[first.index].to_dict())

@@ -9,7 +9,8 @@ import torch
 
 from workbook.chapters.drift.charts import CURVE_OUTCOMES
 from workbook.chapters.drift.explore import MEASURED, live_curves, run_names
-from workbook.studies.drift.study import ARMS, StepReadings, training_curves
+from workbook.chapters.drift.objectives import ARMS, training_curves
+from workbook.studies.drift.study import StepReadings
 
 
 def test_a_run_is_read_before_it_and_after_each_batch_and_leaves_the_policy(policy, task):

@@ -13,6 +13,7 @@ from workbook.book import chapters
 from workbook.book.terminal import literal
 from workbook.chapters.grading import UNANSWERED
 from workbook.places import data_path
+from workbook.views.measured import measured_table
 
 ARXIV = "https://arxiv.org/abs/"
 
@@ -119,20 +120,18 @@ def losses_table() -> str:
     """Write what each loss of TRL leaves on a token that a group shares as the table of
     data/book/losses.md.
     """
-    from workbook.chapters.drift.charts import SCALES, loss_type_effects, loss_type_levels
-
-    levels = {
-        scale: loss_type_levels(scale).pivot(index="arm", columns="reuse", values="mean")
-        for scale in SCALES
-    }
-    verdicts = {scale: loss_type_effects(scale).set_index("arm")["verdict"] for scale in SCALES}
-    head = "".join(f" {name}: step 1 | step 4 | against dr_grpo |" for name in SCALES.values())
-    lines = [f"| loss |{head}", "|---|" + "---:|---:|---|" * len(SCALES)]
-    for arm in next(iter(verdicts.values())).index:
-        cells = [f"{levels[scale].loc[arm, step]:.3f}" for scale in SCALES for step in (1, 4)]
-        words = [verdicts[scale].get(arm, "not measured") for scale in SCALES]
-        parts = [part for k, word in enumerate(words) for part in (*cells[2 * k : 2 * k + 2], word)]
-        lines.append(f"| {arm} | {' | '.join(parts).replace('nan', '–')} |")
+    table = measured_table("drift/losses")
+    policies = table["policy"].unique()
+    levels = table.pivot(index="arm", columns=["policy", "reuse"], values="mean")
+    verdicts = table.query("reuse == 4").set_index(["arm", "policy"])["verdict"]
+    head = "".join(f" {policy}: step 1 | step 4 | against dr_grpo |" for policy in policies)
+    lines = [f"| loss |{head}", "|---|" + "---:|---:|---|" * len(policies)]
+    for arm in table["arm"].unique():
+        cells = []
+        for policy in policies:
+            cells += [f"{levels.loc[arm, (policy, step)]:.3f}" for step in (1, 4)]
+            cells.append(verdicts[arm, policy])
+        lines.append(f"| {arm} | {' | '.join(cells).replace('nan', '–')} |")
     return "\n".join(lines)
 
 

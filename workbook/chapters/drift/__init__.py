@@ -9,8 +9,8 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.drift.charts": (
-        "arms_chart collapses curves_chart energy_chart fix_by_group_size_chart group_size_gaps"
-        " loss_type_effects loss_type_levels mechanisms_chart objective_look weights_chart"
+        "arms_chart curves_chart energy_chart fix_by_group_size_chart mechanisms_chart"
+        " objective_look weights_chart"
     ),
     "chapters.drift.explore": "check_prefix_credit live_curves",
     "chapters.drift.parts": "parts_at_reuse",

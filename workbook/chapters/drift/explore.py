@@ -3,20 +3,19 @@
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 import altair as alt
 import pandas as pd
 import torch
 
-from workbook.chapters.drift.charts import CURVE_OUTCOMES, curves_of, objective_look, outcome_panels
+from workbook.chapters.drift.charts import CURVE_OUTCOMES, objective_look, outcome_panels
+from workbook.chapters.drift.objectives import ARMS, LR, training_curves
 from workbook.chapters.grading import answer_of, grade
-from workbook.studies.drift.study import ARMS, GROUPS, LR, PAIRS, training_curves
-from workbook.studies.record import NotMeasured
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.theory.advantages import group_advantages, prefix_credit
 from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
 from workbook.views.live_study import LiveStudy, live_tables
+from workbook.views.measured import measured_table
 
 PERMUTED = ", permuted"  # what the name of a run without information ends with
 MEASURED = ", six policies"  # what the committed lines' names end with
@@ -67,19 +66,18 @@ def run_names(first: str, second: str, twin: bool) -> list[str]:
 def committed_curves(
     first: str, second: str, twin: bool, group_size: int
 ) -> dict[str, pd.DataFrame]:
-    """The same arms' means over the family, at pairs or else groups of eight; what was not measured
-    is missing.
+    """The same arms' means over the family, in pairs or else in groups of eight; what was not
+    measured is missing.
     """
-    columns, parts = ["arm", "batch", "outcome", "mean", "series"], []
-    with suppress(NotMeasured):
-        curves = curves_of(CURVE_OUTCOMES, PAIRS if group_size == PAIRS[0] else GROUPS)
-        for name in run_names(first, second, twin):
-            parts.append(curves[curves["arm"] == name].assign(series=name + MEASURED))
-    return {
-        "curves": (
-            pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
-        )
-    }
+    curves = measured_table("drift/curves")
+    curves = curves[curves["group_size"] == (2 if group_size == 2 else 8)]
+    curves = curves[curves["outcome"].isin(CURVE_OUTCOMES)]
+    parts = [
+        curves[curves["arm"] == name].assign(series=name + MEASURED)
+        for name in run_names(first, second, twin)
+    ]
+    columns = ["arm", "batch", "outcome", "mean", "series"]
+    return {"curves": pd.concat(parts, ignore_index=True)[columns]}
 
 
 def live_curves(policy, task, batches: int = 4, group_size: int = 2) -> LiveStudy:

@@ -10,8 +10,7 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.exchange.charts": (
-        "drift_chart entropy_chart long_run_chart measured_drift measured_residuals"
-        " normalizer_chart repairs_chart toy_residuals"
+        "drift_chart entropy_chart long_run_chart normalizer_chart repairs_chart toy_residuals"
     ),
     "chapters.exchange.drift": (
         "compute_kl_drift entropy_by_setting long_runs push_on_shared run_solutions"

@@ -6,8 +6,6 @@ each). The bundled policy's groups share words; SmolLM2's share none, so that th
 counts as if the whole group shared it.
 """
 
-from functools import cache
-
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -21,8 +19,6 @@ from workbook.chapters.exchange.toy import (
     residuals,
     single_thread,
 )
-from workbook.statistics import t_interval
-from workbook.studies.record import load_measured
 from workbook.views.figures import INTERVAL, bars, by_sign, forest, panels, rule, series
 from workbook.views.style import (
     ACCENT,
@@ -45,12 +41,8 @@ MEASURES = {
     "reward": ("probability of a right answer", [0.4, 1]),
 }
 RESIDUAL = "residual (0 cancels, 1 adds up)"
-SCALES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M"}
-# of the study's table: shared words, or all places
-COLUMN = {"bundled": "shared", "smollm2_chat": "every"}
-REUSED = [2, 4, 8]  # step on the batch; at the first nothing has moved
-# of the study: the toy's mechanism
-ARMS = {"sequence ratio alone": "sequence ratio", "dr_grpo": "asymmetric clipping"}
+# what the study loss_types measured of the toy's mechanisms
+MEASURED_MECHANISMS = ["sequence ratio", "asymmetric clipping"]
 
 
 # --- the residual of one step
@@ -101,47 +93,6 @@ def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChar
     )
 
 
-@cache
-def measured_drift() -> pd.DataFrame:
-    """Root mean square log-ratio of a batch (nats) by policy and step on it, means and 95 % t
-    intervals over units.
-
-    Columns policy, step, mean, low, high, units; shared, the mean of position-shared words alone
-    (NaN: there are none).
-    """
-    rows = []
-    for scale, policy in SCALES.items():
-        for step, units in (
-            load_measured("loss_types", scale, "drift").query("reuse in @REUSED").groupby("reuse")
-        ):
-            more = {"units": len(units), "shared": units["shared_drift"].mean()}
-            rows.append(
-                {"policy": policy, "step": step, **t_interval(units["drift"])._asdict(), **more}
-            )
-    return pd.DataFrame(rows)
-
-
-@cache
-def measured_residuals() -> pd.DataFrame:
-    """Residual of sequence ratios and of PPO's clip at those steps: policy, mechanism, step, drift,
-    mean, low, high.
-    """
-    rows, drift = [], measured_drift().set_index(["policy", "step"])["mean"]
-    for scale, policy in SCALES.items():
-        table = load_measured("loss_types", scale, "residuals")
-        means = table.groupby(["arm", "reuse", "seed"])[COLUMN[scale]].mean()
-        for arm, mechanism in ARMS.items():
-            for step in REUSED:
-                place = {
-                    "policy": policy,
-                    "mechanism": mechanism,
-                    "step": step,
-                    "drift": drift[policy, step],
-                }
-                rows.append(place | t_interval(means[arm, step])._asdict())
-    return pd.DataFrame(rows)
-
-
 @single_thread()
 def toy_residuals(least: float = 0.01, most: float = 1.0) -> pd.DataFrame:
     """The toy's residual of the same two mechanisms along its drift: mechanism, drift, mean, low,
@@ -150,7 +101,7 @@ def toy_residuals(least: float = 0.01, most: float = 1.0) -> pd.DataFrame:
     rows = []
     for drift in np.geomspace(least, most, 25):
         draw = draw_groups(drift)
-        for mechanism in ARMS.values():
+        for mechanism in MEASURED_MECHANISMS:
             values = residuals(draw, **MECHANISMS[mechanism])[0]
             rows.append({"mechanism": mechanism, "drift": drift, **interval(values)})
     return pd.DataFrame(rows)
@@ -160,9 +111,10 @@ def drift_chart(toy: pd.DataFrame, measured: pd.DataFrame) -> alt.LayerChart:
     """Residual against drift: lines are the toy, dots with intervals what was measured on two
     policies.
 
-    toy, measured: of `toy_residuals` and `measured_residuals`.
+    toy: of `toy_residuals`.  measured: columns policy, mechanism, step, drift, mean, low, high.
     """
-    names, below = list(ARMS.values()), alt.Legend(title=None, orient="bottom", symbolOpacity=1)
+    names = MEASURED_MECHANISMS
+    below = alt.Legend(title=None, orient="bottom", symbolOpacity=1)
     color = alt.Color("mechanism:N", legend=below, sort=names).scale(domain=names, range=SERIES[:2])
     x = alt.X("drift:Q", title="ratio drift: spread of the log-ratios (nats)")
     x = x.scale(type="log", domain=[0.01, 1], nice=False).axis(
@@ -175,7 +127,7 @@ def drift_chart(toy: pd.DataFrame, measured: pd.DataFrame) -> alt.LayerChart:
     )
     dots = alt.Chart(measured).encode(x=x, color=color)
     shape = alt.Shape("policy:N", legend=below).scale(
-        domain=[*SCALES.values()], range=["circle", "triangle-up"]
+        domain=measured["policy"].unique().tolist(), range=["circle", "triangle-up"]
     )
     hints = tooltips(measured, "policy", "mechanism", "step", "drift", *INTERVAL)
     layers = [

@@ -16,11 +16,12 @@ from dataclasses import replace
 
 import pandas as pd
 
+from workbook.chapters.drift.objectives import HELD_OUT_PROMPTS
 from workbook.policies.family import committed_seeds
 from workbook.policies.load import load_policy
 from workbook.statistics import logs
 from workbook.studies.bench import Bench
-from workbook.studies.drift.study import DEAD, HELD_OUT_PROMPTS
+from workbook.studies.drift.study import DEAD
 from workbook.studies.loop import Loop, Readings, train_in_memory
 from workbook.studies.record import Tables
 from workbook.theory.credit_controls import EqualWeights
