@@ -1,11 +1,15 @@
-# make lab: open the workbook, on working copies of its chapters (ARGS='--fresh 05': one anew).  make test: the whole test suite.  make book: run every chapter and render build/book/.
-# make check: the essentials, in two minutes, and the lines of each folder.  make pythons: the essentials under each newer Python that is installed,
-#   the trainer beside the oldest and the newest TRL of the range, and the core alone in an empty environment.
-# make audit: the ledger of claims recomputed by a second implementation, and where its numbers come from.
-# make bench: what things cost, as ratios; nothing in it fails for being slow.
-# make gpu: the tests that need a GPU.
-# make portable: the tests that train, as other CPUs would run them (ARGS='"seed 1"': one setting).
-# make browsers: every chapter run in a browser, closed and opened again, and screenshots of every kind of widget.
+# make lab       open the workbook, on working copies of its chapters (ARGS='--fresh 05': one anew)
+# make test      what a change must not break: the core, equality with TRL, three chapters, the form
+#                and the heatmap in a browser; six minutes on two cores, the install included
+# make audit     the studies and their second implementation: every row and every printed number
+# make chapters  all chapters in the smoke profile
+# make release   whatever else there is: all chapters in a browser, two processes, interrupts, Colab's
+#                list of packages, both ends of TRL, newer Pythons, the core without any extra
+# make check     the essentials, in two minutes
+# make book      run every chapter and render build/book/
+# make bench     what things cost, as ratios; nothing in it fails for being slow
+# make gpu       the tests that need a GPU
+# make portable  the tests that train, as other CPUs would run them (ARGS='"seed 1"': one setting)
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -14,26 +18,39 @@ READY  := $(VENV)/.ready
 # Many a container sets it. Without bytecode each process compiles torch and transformers anew: 15 s instead of 6.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests that start processes, browsers or whole chapters, train run after run, or measure a study.
-LONG   := browser test_arena.py test_bundled.py test_chapters.py test_claims.py test_commands.py test_confidence_study.py test_coupling_topic.py \
-          test_diagnosis.py test_distributed.py test_equality.py test_examples.py test_hidden_credit.py test_interrupts.py test_laboratory.py test_loop.py test_loss_types.py test_memory.py \
-          test_monitor.py test_policies.py test_run_folders.py test_runs.py test_token_record.py test_token_values.py test_training_curves.py test_wheel.py
+# not of `make test`: research, releases, and pages other than the form and the heatmap
+ASIDE  := tests/research tests/release $(addprefix tests/browser/test_,book.py chapter_04.py \
+          chapters.py live.py predict.py replay.py)
+# not of `make check`: tests that start processes, browsers or whole chapters, or train for long
+LONG   := browser $(addprefix test_,bundled.py chapters.py commands.py diagnosis.py equality.py \
+          laboratory.py loop.py memory.py monitor.py policies.py run_folders.py runs.py \
+          token_record.py token_values.py wheel.py)
 
 # the ends of pyproject's range; each is installed into a folder that stands before the venv's
 TRLS   := 'trl==1.13.*' 'trl>=1.13,!=1.15.*,<2'
 
-.PHONY: lab test check pythons trls core audit bench portable gpu browsers book lint clean
+.PHONY: lab test check audit chapters release pythons trls core bench portable gpu book lint clean
 
 lab: $(READY)
 	$(BIN)/python -m workbook lab $(ARGS)
 
-# One worker for the browser, one for the rest, whose kernels and processes keep two cores busy: three took longer.
+# One worker for the browser, one for the rest, whose kernels and processes keep two cores busy.
 test: $(READY) lint
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder $(ASIDE:%=--ignore=%)
 
 check: $(READY) lint
-	$(BIN)/python -m pytest -n logical --maxprocesses 2 $(LONG:%=--ignore=tests/%)
-	$(BIN)/python tests/house.py
+	$(BIN)/python -m pytest -n 2 $(ASIDE:%=--ignore=%) $(LONG:%=--ignore=tests/%)
+
+audit: $(READY)
+	$(BIN)/python -m pytest -n 2 tests/research
+	PYTHONPATH=tests $(BIN)/python -m audit $(ARGS)
+
+chapters: $(READY)
+	$(BIN)/python -m pytest -n 2 tests/release/test_every_chapter.py
+
+release: $(READY) chapters pythons
+	WORKBOOK_TEST_COLAB=1 WORKBOOK_THOROUGH=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder \
+	  tests/release tests/browser tests/test_colab.py --ignore=tests/release/test_every_chapter.py
 
 pythons: trls core
 	for python in python3.12 python3.13; do \
@@ -52,9 +69,6 @@ core:
 	build/core/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt .
 	cd build/core && bin/python $(CURDIR)/examples/drop_in_lora.py --steps 2
 
-audit: $(READY)
-	PYTHONPATH=tests $(BIN)/python -m audit $(ARGS)
-
 bench: $(READY)
 	$(BIN)/python tests/bench.py $(ARGS)
 
@@ -63,9 +77,6 @@ portable: $(READY)
 
 gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
-
-browsers: $(READY)
-	WORKBOOK_THOROUGH=1 $(BIN)/python -m pytest tests/browser $(ARGS)
 
 book: $(READY)
 	$(BIN)/python -m workbook chapters --profile teach --in-place --book build/book

@@ -25,7 +25,8 @@ TESTS = Path(__file__).parent
 BROWSER = TESTS / "browser"
 # files of more than 15 s on a core, outside the browser
 LONGEST = re.compile(
-    r"test_(arena|bundled|chapters|claims|coupling|distributed|examples|laboratory|loss_types|memory|monitor|policies|run_folders|runs|training_curves)\.py"
+    r"test_(arena|bundled|chapters|claims|distributed|equality|examples|laboratory|loss_types"
+    r"|memory|monitor|policies|run_folders|runs|training_curves|wheel)\.py"
 )
 
 
@@ -143,10 +144,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """A file's tests go to one worker; while there are others, only the first takes those with a
-    browser.
-
-    Two chapters at once would slow each other down.
+    """A file's tests go to one worker, each chapter for itself; while there are others, only the
+    first worker takes those with a browser: two pages at once would slow each other down.
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -156,6 +155,9 @@ def pytest_xdist_make_scheduler(config, log):
             if node is not self.nodes[0] and (file := next(others, None)):
                 self.workqueue.move_to_end(file, last=False)
             super()._assign_work_unit(node)
+
+        def _split_scope(self, nodeid):
+            return nodeid if "test_every_chapter" in nodeid else super()._split_scope(nodeid)
 
     return OneBrowser(config, log)
 
@@ -171,6 +173,14 @@ def make_trainer(tmp_path):
         return bundled_trainer(trainer_class, args, policy, prompts=64)
 
     return make
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    """No hub is asked, and runs are kept in the test's folder."""
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ AXE_RUNS = (  # where axe looks, and for what
     ({"include": [OUTPUTS]}, {"rules": {CONTRAST: {"enabled": False}}}),
     ({"include": [OUTPUTS], "exclude": ["svg.marks"]}, {"runOnly": [CONTRAST]}),
 )
-# as `make browsers` sets it: every explorer dragged and stormed
+# as `make release` sets it: every explorer dragged and stormed
 THOROUGH = bool(os.environ.get("WORKBOOK_THOROUGH"))
 WINDOW = {"width": 1280, "height": 1000}
 HUNG = 600  # seconds after which a chapter is not slow but stuck
@@ -328,7 +328,7 @@ class Chapter:
         )
 
     def shot(self, name: str, element=None) -> None:
-        """Bring an element into view; where `make browsers` asks for it a screenshot of it, or of
+        """Bring an element into view; where `make release` asks for it a screenshot of it, or of
         the window.
         """
         if element:

@@ -3,7 +3,7 @@ drives by hand.
 
 Needs chromium (or Chrome). Where there is none these tests are skipped with a line that says how to
 get it; with WORKBOOK_BROWSER_TESTS=required, as CI sets, they fail instead. Screenshots, of
-failures and for `make browsers`, lie in build/screenshots/.
+failures and for `make release`, lie in build/screenshots/.
 """
 
 import os

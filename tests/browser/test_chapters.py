@@ -1,5 +1,5 @@
 """Every chapter in the browser: run whole, nothing grave to axe, its widgets back when opened again
-(`make browsers`).
+(`make release`).
 
 The usual tests run chapters without a browser, and each kind of widget once in one.
 """
@@ -12,7 +12,7 @@ from workbook.book.chapters import find_chapters
 MOST_BYTES = 2_000_000  # of a saved notebook with its outputs and widgets
 
 
-@pytest.mark.skipif(not THOROUGH, reason="make browsers runs every chapter in the browser")
+@pytest.mark.skipif(not THOROUGH, reason="make release runs every chapter in the browser")
 @pytest.mark.parametrize("name", [path.name for path in find_chapters()])
 def test_a_chapter_runs_and_comes_back(open_notebook, lab, name):
     chapter = open_notebook(name)

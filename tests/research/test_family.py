@@ -151,7 +151,7 @@ def test_other_names_are_refused(name, sentence):
 def test_a_base_member_is_what_the_bundled_script_makes(cache, monkeypatch, tmp_path):
     out, script = (
         tmp_path / "script",
-        Path(__file__).parents[1] / "data" / "bundled" / "make_policy.py",
+        Path(__file__).parents[2] / "data" / "bundled" / "make_policy.py",
     )
     settings = ["--seed", "4", "--operands", "2", "--steps", "4", "--eval-prompts", "2"]
     monkeypatch.setattr(sys, "argv", [str(script), "--out", str(out), *settings])

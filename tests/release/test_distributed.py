@@ -23,7 +23,7 @@ from workbook.app.runs import FINAL_STATES, Run
 from workbook.training import CancellationConfig
 from workbook.training.checks import problems
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).resolve().parents[1]
 GROUP = 4
 SEVERAL = {"steps_per_generation": 4, "max_steps": 4}  # optimizer steps per generation batch
 CASES = {  # microbatch: rollouts of one forward and backward pass, of all processes together
