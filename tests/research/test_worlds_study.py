@@ -218,7 +218,7 @@ def test_a_world_whose_exact_values_are_off_does_not_count(folder, tmp_path, bia
 
 def test_every_registered_row_is_measured_as_the_audit_does(folder):
     every, seen, measured = {}, set(), claims.MEASURES | question_claims.MEASURES
-    # tests/test_arena.py
+    # tests/research/test_arena.py
     for place, measures in ((place, measured[place]) for place in measured if place != "arena"):
         study_name = place.partition("@")[0]
         # the others' tables are not here
