@@ -10,7 +10,7 @@ from torch import nn
 from transformers import LlamaConfig
 
 from workbook.policies.load import Policy
-from workbook.policies.sft import make_model, make_tokenizer
+from workbook.policies.small import make_model, make_tokenizer
 from workbook.probes.chain_values import slots_of
 from workbook.probes.values import exact_values, expected_reward, value_error
 from workbook.rollouts.sample import sample_rollouts, written_rollouts

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from workbook.policies.load import Policy, load_policy
-from workbook.policies.sft import make_model, make_tokenizer
+from workbook.policies.small import make_model, make_tokenizer
 from workbook.probes.values import exact_values, expected_reward
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
 from workbook.studies.loop import Readings

@@ -7,7 +7,7 @@ Supervised training on demonstrations of the chain task: right ones first, then 
 planted share of wrong steps, continued consistently. What comes out samples right chains at a rate
 near 0.4 while the right result is nearly always its most likely token, as in a base LLM before RL.
 The prompts are those of data seed 7, which shares none with the seeds 0 to 6. The training is that
-of `workbook.policies.sft`: one thread, one seed, so the same machine makes the same bytes.
+of `workbook.studies.making`: one thread, one seed, so the same machine makes the same bytes.
 """
 
 import argparse
@@ -20,14 +20,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from workbook.policies.sft import (
-    BATCH_SIZE,
-    LEARNING_RATE,
-    make_model,
-    make_tokenizer,
-    measure,
-    train,
-)
+from workbook.policies.small import make_model, make_tokenizer
+from workbook.studies.making import BATCH_SIZE, LEARNING_RATE, measure, train
 from workbook.tasks.chain import Chain
 
 

@@ -3,7 +3,7 @@ for the book.
 
     python data/family/make_family.py
 
-SFT seeds 1, 2, 3, ... are trained one after another (`workbook.policies.sft`), rounded to 8 bits,
+SFT seeds 1, 2, 3, ... are trained one after another (`workbook.studies.making`), rounded to 8 bits,
 and measured as rounded. One whose sampled reward is below MIN_REWARD or whose greedy reward is
 below MIN_GREEDY has learned too little and is passed over; the first ten others are the units, the
 next three serve tuning. EXAMPLE answers the one prompt that the book carries through its chapters.
@@ -17,9 +17,10 @@ import torch
 from safetensors.torch import save_file
 
 from workbook.places import file_hash
-from workbook.policies.family import MEASURED_PROMPTS, Member, committed_file, packed, unpacked
+from workbook.policies.family import Member, committed_file
 from workbook.policies.models import seeded
-from workbook.policies.sft import make_model, make_tokenizer, measure, train
+from workbook.policies.small import make_model, make_tokenizer, packed, unpacked
+from workbook.studies.making import MEASURED_PROMPTS, measure, train
 
 HERE = Path(__file__).parent
 MIN_REWARD, MIN_GREEDY = 0.2, 0.5  # chance is 1 / 10

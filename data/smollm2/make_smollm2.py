@@ -29,10 +29,10 @@ from safetensors.torch import load_file, save_file
 from workbook.places import file_hash
 from workbook.policies.load import Policy, load_policy
 from workbook.policies.models import evaluating, seeded
-from workbook.policies.sft import DATA_SEED, EVAL_SEED
 from workbook.policies.tuned import BASE, TUNED, on_q_and_v, tuned_seeds
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import pad_rows, rollout_logps
+from workbook.studies.making import DATA_SEED, EVAL_SEED
 from workbook.studies.registration import SCALES
 from workbook.tasks import get_task
 

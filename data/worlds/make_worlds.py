@@ -4,9 +4,9 @@ units each.
     python data/worlds/make_worlds.py              all worlds of worlds.yaml
     python data/worlds/make_worlds.py third walk   some
 
-Per world, SFT seeds 1, 2, 3, ... are trained one after another (`workbook.policies.sft`): on right
-completions until the likeliest ones are right, then on the world's own demonstrations. They are
-rounded to 8 bits and described as rounded (`workbook.probes.policy_report`). One whose value is
+Per world, SFT seeds 1, 2, 3, ... are trained one after another (`workbook.studies.making`): on
+right completions until the likeliest ones are right, then on the world's own demonstrations. They
+are rounded to 8 bits and described as rounded (`workbook.probes.policy_report`). One whose value is
 below the world's least_value, or whose likeliest completions' is below its least_greedy, has
 learned too little and is passed over; the first three others serve tuning, the next ten are the
 units. A world with another one's policies describes those. What is there is not made again.
@@ -22,12 +22,13 @@ import torch
 from safetensors.torch import save_file
 
 from workbook.places import file_hash
-from workbook.policies.family import committed_seeds, packed, unpacked
+from workbook.policies.family import committed_seeds
 from workbook.policies.load import Policy, load_policy
 from workbook.policies.models import seeded
-from workbook.policies.sft import EVAL_SEED, learn, make_model, make_tokenizer, train
+from workbook.policies.small import make_model, make_tokenizer, packed, unpacked
 from workbook.policies.worlds import world_file, world_seeds
 from workbook.probes.policy_report import GROUP_SIZE, GROUPS, PROMPTS, describe_start
+from workbook.studies.making import EVAL_SEED, learn, train
 from workbook.tasks.worlds import World, world_of, worlds
 
 HERE = Path(__file__).parent

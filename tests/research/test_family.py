@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 from refusals import refused
 from safetensors.torch import load_file
 
+from workbook.app.memory import forecast_run
 from workbook.places import file_hash
 from workbook.policies import family, load_policy
 from workbook.policies.family import (
@@ -22,13 +24,17 @@ from workbook.policies.family import (
     committed_seeds,
     member_folder,
     member_of,
-    unpacked,
 )
+from workbook.policies.load import check_name, locate
 from workbook.policies.packaged import RECORD
-from workbook.studies import Bench
+from workbook.policies.small import unpacked
+from workbook.studies import Bench, making
 from workbook.studies.bench import UNITS
+from workbook.studies.making import make_member
 from workbook.tasks import Chain, get_task
 from workbook.tasks.wording import EQUIVALENTS, canonical, in_alphabet, marked, plain
+from workbook.training import RunConfig
+from workbook.training.checks import check_run
 
 SMALL = {"operands": 2, "width": 8, "sft_steps": 4}
 
@@ -36,9 +42,9 @@ SMALL = {"operands": 2, "width": 8, "sft_steps": 4}
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
-    monkeypatch.setattr(family, "TUNING_STEPS", 2)
-    monkeypatch.setattr(family, "MORE_PER_DOUBLING", 1)
-    monkeypatch.setattr(family, "MEASURED_PROMPTS", 4)
+    monkeypatch.setattr(making, "TUNING_STEPS", 2)
+    monkeypatch.setattr(making, "MORE_PER_DOUBLING", 1)
+    monkeypatch.setattr(making, "MEASURED_PROMPTS", 4)
     return tmp_path / "family"
 
 
@@ -158,7 +164,7 @@ def test_a_base_member_is_what_the_bundled_script_makes(cache, monkeypatch, tmp_
     threads = torch.get_num_threads()
     runpy.run_path(str(script), run_name="__main__")
     torch.set_num_threads(threads)
-    folder = member_folder(Member(4, operands=2, sft_steps=4))
+    folder = make_member(Member(4, operands=2, sft_steps=4))
     for name in ("model.safetensors", "tokenizer.json", "config.json", "generation_config.json"):
         assert (folder / name).read_bytes() == (out / name).read_bytes(), name
 
@@ -166,25 +172,51 @@ def test_a_base_member_is_what_the_bundled_script_makes(cache, monkeypatch, tmp_
 def test_a_member_is_made_once_and_anew_if_damaged(cache):
     member = Member(1, **SMALL)
     state = torch.random.get_rng_state()
+    make_member(member)
     first = load_policy(member.name)
     assert torch.equal(state, torch.random.get_rng_state())
     assert first.provenance["source"] == member.name
     file = member_folder(member) / "model.safetensors"
     made = file.stat().st_mtime_ns
+    assert make_member(member) == file.parent
     assert (
         load_policy(member.name).provenance["sha256"]
         == hashlib.sha256(file.read_bytes()).hexdigest()
     )
     assert file.stat().st_mtime_ns == made
     file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(ValueError, match=r"python -m workbook\.studies\.making family:seed=1,"):
+        load_policy(member.name)
+    make_member(member)
     assert load_policy(member.name).provenance["sha256"] == first.provenance["sha256"]
     assert {path.name for path in cache.iterdir() if not path.name.endswith(".lock")} == {
         member_folder(member).name
     }
 
 
+def test_loading_looking_and_forecasting_train_nothing(cache):
+    """What is not there is not made, and the sentence names the command that makes it."""
+    name = Member(1, **SMALL).name
+    config = RunConfig(policy=name, trainer={"max_steps": 1, "num_generations": 8})
+    sentence = rf"{name} is not among .*: python -m workbook\.studies\.making {name} makes it"
+    for door in (load_policy, locate, check_name):
+        with pytest.raises(ValueError, match=sentence):
+            door(name)
+    for door in (forecast_run, check_run):
+        with pytest.raises(ValueError, match=sentence):
+            door(config)
+    assert not cache.exists()
+    made = subprocess.run(
+        [sys.executable, "-m", "workbook.studies.making", name], capture_output=True, text=True
+    )
+    assert Path(made.stdout.strip()) == member_folder(member_of(name))
+    check_run(config)
+    assert len(forecast_run(config))
+
+
 def test_a_member_with_more_words_starts_from_its_base(cache):
     member = Member(1, alphabets=3, confidence=0.5, **SMALL)
+    make_member(member)
     policy, base = load_policy(member.name), load_policy(member.base.name)
     facts = json.loads((member_folder(member) / RECORD).read_text())
     assert facts["start"]["sha256"] == base.provenance["sha256"]

@@ -91,6 +91,7 @@ def test_a_manifest_names_every_policy_of_its_unit(tmp_path, monkeypatch):
 
     monkeypatch.setattr(record, "_study", lambda name: widths)
     monkeypatch.setattr(bench, "load_policy", loaded)
+    monkeypatch.setattr(bench, "make_member", lambda member: None)
     measure("dose", "family", seeds=[0], folder=tmp_path)
     manifest = read_manifest("dose", tmp_path).iloc[0]
     names = ["family:seed=1", "family:seed=1,width=8", "family:seed=1,width=8,operands=3"]

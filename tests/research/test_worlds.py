@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from workbook.places import data_path, file_hash
 from workbook.policies import load_policy, worlds
-from workbook.policies.family import unpacked
+from workbook.policies.small import unpacked
 from workbook.policies.worlds import policy_folder, world_file, world_seeds
 from workbook.probes import policy_report as start
 from workbook.studies import Bench

@@ -155,6 +155,18 @@ def _lora_config(lora):
     )
 
 
+def check_name(name: str) -> None:
+    """Raise ValueError for a name that no policy has on this machine; nothing is fetched, so that a
+    model of a hub or a package is not asked for.
+    """
+    if name in PACKAGED:
+        return
+    if name.startswith(TUNED):
+        import_module("workbook.policies.tuned").adapter_file(name)
+    elif Path(name).expanduser().is_dir() or not re.fullmatch(HUB_ID, name):
+        locate(name)
+
+
 def locate(name: str) -> tuple[Path, dict]:
     """The local folder that holds the named model, and the part of provenance that names its
     origin.

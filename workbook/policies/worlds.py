@@ -11,14 +11,9 @@ import json
 import re
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file
-
-from workbook.places import cache_folder, data_path, file_hash
-from workbook.policies.family import Member, committed_file, member_folder, unpacked
-from workbook.policies.models import seeded
-from workbook.policies.packaged import RECORD, is_whole, kept, write_record
-from workbook.policies.sft import make_model, make_tokenizer
+from workbook.places import cache_folder, data_path
+from workbook.policies.family import Member, committed_file, member_folder
+from workbook.policies.small import unpack_policy
 from workbook.tasks.task import short
 from workbook.tasks.worlds import WORLD, World, world_of
 
@@ -84,27 +79,8 @@ def policy_folder(name: str) -> Path:
         )
     if source_of(world).policies == "family":
         return member_folder(Member(seed))
-    digest = file_hash(file)
+    own = source_of(world)
+    task = own.made()
     target = cache_folder() / "worlds" / file.parent.name / file.stem
-    return kept(
-        target,
-        lambda folder: _unpack(source_of(world), file, folder),
-        lambda folder: (
-            is_whole(folder) and json.loads((folder / RECORD).read_text()).get("unpacked") == digest
-        ),
-    )
-
-
-def _unpack(world: World, file: Path, folder: Path) -> None:
-    """Write the policy in a committed file, with its tokenizer and a record of both, into a folder."""
-    task = world.made()
-    tokenizer = make_tokenizer(task)
-    with seeded(0, torch.device("cpu")):
-        model = make_model(tokenizer, world.width, task.longest)
-    model.load_state_dict(unpacked(load_file(file)))
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    write_record(
-        folder,
-        {"made_by": "workbook.policies.worlds", "world": world.name, "unpacked": file_hash(file)},
-    )
+    facts = {"made_by": "data/worlds/make_worlds.py", "world": own.name}
+    return unpack_policy(file, target, task, own.width, task.longest, facts)

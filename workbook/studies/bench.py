@@ -22,11 +22,12 @@ import pandas as pd
 
 from workbook.files import write_parquet
 from workbook.messages import require_one_of
-from workbook.policies.family import Member, committed_seeds
+from workbook.policies.family import Member, committed_seeds, member_of
 from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.loop import Readings
+from workbook.studies.making import make_member
 from workbook.studies.registration import (
     ALL_WORLDS,
     POLICY_SCALES,
@@ -130,7 +131,11 @@ class Bench:
 
     @cached_property
     def policy(self):
-        """The policy at the start, every weight trainable."""
+        """The policy at the start, every weight trainable; a member with dials is made first, in
+        minutes, where nobody has made it here.
+        """
+        if self.dials:
+            make_member(member_of(self.scale.policy))
         policy = load_policy(self.scale.policy)
         self.loaded[self.scale.policy] = policy.provenance["sha256"]
         return policy

@@ -14,8 +14,7 @@ import torch
 
 from workbook.files import process_count
 from workbook.messages import explain_error, one_line, show_value
-from workbook.policies.family import FAMILY, member_of
-from workbook.policies.load import HUB_ID, PACKAGED
+from workbook.policies.load import check_name
 from workbook.tasks import get_task
 from workbook.theory.choices import ESTIMATORS, TRANSFORM_INPUTS, TRANSFORMS, WHOLE_GROUP
 from workbook.theory.credit_rules import RULES
@@ -322,25 +321,8 @@ def validate(config: RunConfig) -> list[Problem]:
 
 
 def _check_policy(name: str) -> None:
-    if name.startswith(FAMILY):
-        member_of(name)
-    elif name not in ("bundled", *PACKAGED):
-        try:
-            folder = Path(name).expanduser()
-            there = folder.is_dir()
-        except (OSError, RuntimeError) as refusal:
-            # a name that is too long; a user's home that is not there
-            raise ValueError(
-                f"policy={show_value(name)} can't be looked up ({explain_error(refusal)})"
-            ) from None
-        if not there and not re.fullmatch(HUB_ID, name):
-            names = ", ".join(map(repr, ("bundled", *PACKAGED)))
-            raise ValueError(
-                f"policy={show_value(name)} must be {names}, an existing folder of a model or a"
-                " hub id."
-            )
-        if there and not (folder / "config.json").is_file():
-            raise ValueError(
-                f"policy={show_value(name)} must be a folder that holds a model, but it has no"
-                " config.json."
-            )
+    try:
+        check_name(name)
+    except (ValueError, OSError, RuntimeError) as refusal:
+        # the latter two: a name that is too long, a user's home that is not there
+        raise ValueError(f"policy={show_value(name)}: {explain_error(refusal)}") from None

@@ -1,24 +1,46 @@
-"""Supervised training of policies: tokenizer, untrained model, demonstrations, measurement.
+"""Make small policies: supervised training on demonstrations of a task, and what it measures.
 
-`data/bundled/make_policy.py`, `data/worlds/make_worlds.py` and `workbook.policies.family` share it.
-One thread, one
-seed: the same machine makes the same bytes.
+    python -m workbook.studies.making "family:seed=3,alphabets=4"    into the cache
+
+`data/bundled/make_policy.py`, `data/family/make_family.py` and `data/worlds/make_worlds.py` make
+the committed policies with it. One thread, one seed: the same machine makes the same bytes, and
+another processor others.
+
+A member of the family with alphabets or less confidence starts from the member without, with rows
+for its new words, and is trained on for some hundred steps. A member is made once, under a lock.
 """
 
+import argparse
 import itertools
 import random
+import time
+from contextlib import ExitStack
 from dataclasses import fields, replace
+from pathlib import Path
 
 import torch
 import transformers  # its models are imported when first used
-from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from workbook.places import file_hash
+from workbook.policies.family import (
+    DEFAULTS,
+    RECIPE,
+    Member,
+    cached_folder,
+    committed_file,
+    member_folder,
+    member_of,
+    was_made,
+)
+from workbook.policies.models import seeded
+from workbook.policies.packaged import kept, write_record
+from workbook.policies.small import SPECIAL, make_model, make_tokenizer
 from workbook.tasks.chain import Chain
 from workbook.tasks.task import Task
 from workbook.tasks.wording import EQUIVALENTS, canonical, in_alphabet, marked, plain
 
-SPECIAL = ("<pad>", "<eos>", "<unk>")
 # prompts for training; evaluation prompts come from EVAL_SEED, which shares none with it
 DATA_SEED = 7
 EVAL_SEED = 6
@@ -30,63 +52,25 @@ NO_LABEL = -100  # of prompts and padding
 LOOK, ENOUGH_RIGHT = 25, 0.97
 # completions, whose probabilities over a large vocabulary take most of the memory
 SCORED_CHAINS = 64
-
-
-def make_tokenizer(task: Task) -> transformers.PreTrainedTokenizerFast:
-    """Return a word-level tokenizer of the task's vocabulary: it splits at spaces and decodes with
-    single spaces.
-    """
-    words = {word: i for i, word in enumerate((*SPECIAL, *task.vocabulary))}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        eos_token="<eos>",
-        unk_token="<unk>",
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-        model_max_length=max(256, 2 * task.longest),
-    )
-
-
-def make_model(
-    tokenizer: transformers.PreTrainedTokenizerFast, width: int = 64, max_new_tokens: int = 64
-) -> transformers.LlamaForCausalLM:
-    """Return the untrained policy: 2 layers, 4 heads, untied.
-
-    Embedding and output layer are untied, so that their gradients can be told apart.
-    """
-    ids = {
-        "bos_token_id": None,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-    config = transformers.LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=width,
-        intermediate_size=4 * width,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=max(256, max_new_tokens + 64),
-        # near 1/sqrt(width): 0.02 is too quiet to learn arithmetic soon
-        initializer_range=0.1 * (64 / width) ** 0.5,
-        tie_word_embeddings=False,
-        dtype="float32",
-        **ids,
-    )
-    model = transformers.LlamaForCausalLM(config)
-    model.generation_config = transformers.GenerationConfig(
-        do_sample=True, temperature=1.0, top_k=0, max_new_tokens=max_new_tokens, **ids
-    )
-    return model
+# of the members that start from another one; the more with the alphabets
+TUNING_STEPS, MORE_PER_DOUBLING = 100, 25
+# alphabet, up to 16 of them, and above
+ONE, FEW, MANY = {"lr": 3e-3}, {"lr": 5e-3}, {"lr": 8e-3, "right_first": 0.5}
+# of an alphabet's direction in its embeddings, and of its margin in the logits, at the start
+SIZE, MARGIN = 0.7, 12.0
+MEASURED_PROMPTS = 512
 
 
 def train(
-    model: transformers.LlamaForCausalLM, tokenizer, task: Task, steps: int, batch_size: int = BATCH_SIZE,
-    lr: float = LEARNING_RATE, seed: int = 0, right_first: float = 0.5,
-) -> float:  # fmt: skip
+    model: transformers.LlamaForCausalLM,
+    tokenizer,
+    task: Task,
+    steps: int,
+    batch_size: int = BATCH_SIZE,
+    lr: float = LEARNING_RATE,
+    seed: int = 0,
+    right_first: float = 0.5,
+) -> float:
     """Train on fresh demonstrations, loss on completion tokens alone, one-cycle schedule; return
     the last loss in nats.
 
@@ -109,9 +93,14 @@ def train(
 
 
 def learn(
-    model: transformers.LlamaForCausalLM, tokenizer, task: Task, steps: int, batch_size: int = 32, lr: float = 3e-3,
+    model: transformers.LlamaForCausalLM,
+    tokenizer,
+    task: Task,
+    steps: int,
+    batch_size: int = 32,
+    lr: float = 3e-3,
     seed: int = 0,
-) -> int:  # fmt: skip
+) -> int:
     """Train on right demonstrations at a constant rate until the likeliest completions are right;
     return the steps.
 
@@ -281,3 +270,162 @@ def _probabilities(
         steps.append((probs[i, right].item(), float(probs[i].argmax() == right)))
     roles = enumerate(map(canonical, words))
     return steps, [probs[i, id_of(word)].item() for i, word in roles if word in EQUIVALENTS]
+
+
+# -- members of the family
+
+
+def make_member(member: Member) -> Path:
+    """Return the folder of a member, which is trained if it is neither committed nor made."""
+    if committed_file(member).exists():
+        return member_folder(member)
+    return kept(cached_folder(member), lambda folder: _train_member(member, folder), was_made)
+
+
+def _train_member(member: Member, folder: Path) -> None:
+    """Train a member and write its files, and a record of them, into a folder."""
+    started, task, base = time.perf_counter(), member.task, None
+    with ExitStack() as after, seeded(member.seed, torch.device("cpu")):
+        after.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)  # sums in another order make other bytes
+        tokenizer = make_tokenizer(task)
+        if member == member.base:
+            model = make_model(tokenizer, member.width, max_new_tokens=max(64, task.longest))
+            loss = train(model, tokenizer, task, member.sft_steps, seed=member.seed)
+        else:
+            base = make_member(member.base)
+            model, loss = tuned(base, tokenizer, task, member.seed)
+        model.eval()
+        measured = measure(model, tokenizer, task, MEASURED_PROMPTS, member.seed)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    start = None
+    if base is not None:
+        start = {
+            "name": member.base.name,
+            "sha256": file_hash(base / "model.safetensors"),
+            **tuning(task),
+        }
+    facts = {
+        "made_by": "workbook.studies.making",
+        "recipe": RECIPE,
+        "member": {dial: getattr(member, dial) for dial in DEFAULTS},
+        "start": start,
+        "last_loss_nats": loss,
+        "measured": {"prompts": MEASURED_PROMPTS, "temperature": 1.0, **measured},
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    write_record(folder, facts)
+
+
+def tuning(task: Chain) -> dict:
+    """Return how a member with more words than its base is trained on: arguments of `train`.
+
+    25 more steps per doubled alphabets. Many of them disturb the arithmetic, which right chains
+    alone bring back.
+    """
+    steps = TUNING_STEPS + MORE_PER_DOUBLING * (task.alphabets - 1).bit_length()
+    kind = ONE if task.alphabets == 1 else FEW if task.alphabets <= 16 else MANY
+    return {"steps": steps, "right_first": 0.0, **kind}
+
+
+class SharedRows(nn.Module):
+    """Rows of a vocabulary in several alphabets, as the sum of a word's and an alphabet's: for
+    training alone.
+
+    What one alphabet teaches of a word all others learn, too; `rows` are what the policy gets, a
+    row for each token.
+    """
+
+    def __init__(self, words: Tensor, directions: Tensor, word: Tensor, alphabet: Tensor):
+        super().__init__()
+        # (W, H), (A, H)
+        self.words, self.directions = nn.Parameter(words.clone()), nn.Parameter(directions.clone())
+        # (V,); alphabet -1: of no alphabet, as the special tokens are
+        self.word, self.alphabet = word, alphabet
+
+    def rows(self) -> Tensor:
+        own = (self.alphabet >= 0).unsqueeze(1)
+        return self.words[self.word] + own * self.directions[self.alphabet]  # (V, H)
+
+
+class _Embedding(SharedRows):
+    def forward(self, ids: Tensor) -> Tensor:
+        return nn.functional.embedding(ids, self.rows())
+
+
+class _Head(SharedRows):
+    def forward(self, states: Tensor) -> Tensor:
+        return nn.functional.linear(states, self.rows())
+
+
+def tuned(base: Path, tokenizer, task: Chain, seed: int):
+    """Return (model, last loss in nats): the policy in a folder, trained on for a task of more
+    words.
+
+    A new word starts as a copy of the one it stands for. Each alphabet starts with a small random
+    direction in all its embeddings, and in its output rows with the one that tells its texts from
+    others' at the last hidden state.
+    """
+    vocabulary = [
+        word for word, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    ]
+    words = list(dict.fromkeys(word if word in SPECIAL else plain(word) for word in vocabulary))
+    model = transformers.LlamaForCausalLM.from_pretrained(base, dtype=torch.float32)
+    rows = transformers.AutoTokenizer.from_pretrained(base).convert_tokens_to_ids(
+        [word if word in SPECIAL else canonical(word) for word in words]
+    )
+    of = torch.tensor(
+        [words.index(word if word in SPECIAL else plain(word)) for word in vocabulary]
+    )
+    alphabet = torch.tensor([-1 if word in SPECIAL else marked(word) for word in vocabulary])
+    old = dict(model.state_dict())
+    directions = SIZE * nn.functional.normalize(
+        torch.randn(task.alphabets, model.config.hidden_size)
+    )
+    directions *= task.alphabets > 1
+    model.model.embed_tokens = _Embedding(
+        old["model.embed_tokens.weight"][rows], directions, of, alphabet
+    )
+    model.lm_head = _Head(
+        old["lm_head.weight"][rows], _discriminants(model, tokenizer, task), of, alphabet
+    )
+    loss = train(model.train(), tokenizer, task, seed=seed, **tuning(task))
+    config = type(model.config).from_dict({**model.config.to_dict(), "vocab_size": len(tokenizer)})
+    trained = type(model)(config)
+    trained.generation_config = model.generation_config
+    state = {
+        name: value for name, value in model.state_dict().items() if name in trained.state_dict()
+    }
+    with torch.no_grad():
+        state |= {
+            "model.embed_tokens.weight": model.model.embed_tokens.rows(),
+            "lm_head.weight": model.lm_head.rows(),
+        }
+    trained.load_state_dict(state)
+    return trained, loss
+
+
+@torch.no_grad()
+def _discriminants(model, tokenizer, task: Chain) -> Tensor:
+    """Return (A, H): MARGIN times the ridge regression of the alphabet, one-hot, on the last hidden
+    state.
+    """
+    rng, prompts = random.Random(0), task.dataset(256, seed=DATA_SEED)["prompt"]
+    texts = [f"{prompt} {task.demonstrate(prompt, rng)}" for prompt in prompts]
+    states = model.model(**tokenizer(texts, return_tensors="pt")).last_hidden_state  # (B, P + T, H)
+    which = torch.tensor([marked(prompt) for prompt in prompts]).repeat_interleave(states.shape[1])
+    x, y = states.flatten(0, 1), nn.functional.one_hot(which, task.alphabets).float()
+    margin = MARGIN * (task.alphabets > 1)
+    return margin * torch.linalg.solve(x.T @ x + 0.01 * len(x) * torch.eye(x.shape[1]), x.T @ y).T
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make members of the family, into the cache.")
+    parser.add_argument("name", nargs="+", type=member_of, help='e.g. "family:seed=3,alphabets=4"')
+    for member in parser.parse_args().name:
+        print(make_member(member), flush=True)
+
+
+if __name__ == "__main__":
+    main()
