@@ -17,7 +17,7 @@ from small_run import SMALL, bundled_trainer
 from workbook.theory import coupling_kernel
 from workbook.theory.credit import LAZY, CreditBatch
 from workbook.theory.credit_controls import REWARD_FREE, majority_vote, worst_token_reset
-from workbook.theory.credit_edits import aligned, edit_distance, edit_mask, ibpo
+from workbook.theory.credit_edits import aligned, edit_mask, ibpo
 from workbook.theory.credit_rules import CREDIT_RULES, RULES, credit_table
 from workbook.training import CancellationConfig, CancellationTrainer
 
@@ -222,9 +222,8 @@ def distance(first, second):
 
 @settings(max_examples=200, deadline=None)
 @given(first=sequences, second=sequences)
-def test_distances_and_alignments_are_levenshteins(first, second):
+def test_alignments_are_levenshteins(first, second):
     shortest = distance(first, second)
-    assert edit_distance(first, second) == shortest
     kept = aligned(first, second)
     pairs = [(i, place) for i, place in enumerate(kept) if place is not None]
     assert len(kept) == len(first)

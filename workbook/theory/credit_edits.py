@@ -8,11 +8,12 @@ this alignment edits, none to those that it keeps. Tokens that the mask leaves o
 rollout's last, as a tool's are, are aligned too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 
 import torch
 from jaxtyping import Bool, Float
+from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from .advantages import group_advantages
@@ -94,20 +95,6 @@ def corrected_prefix(
     return [*failing[:same], *correct[same : max(until, same + 1)]]
 
 
-def edit_distance(first: Sequence[int], second: Sequence[int]) -> int:
-    """Levenshtein distance: the fewest insertions, deletions and substitutions that make `first`
-    into `second`.
-
-    >>> edit_distance([1, 2, 3, 4], [1, 5, 3])
-    2
-    """
-    first, second, _ = _without_common_ends(first, second)
-    distance, last = len(first), 1 << len(first) >> 1
-    for _, _, rises, falls in _rows(first, second):
-        distance += bool(rises & last) - bool(falls & last)
-    return distance if first else len(second)
-
-
 def aligned(first: Sequence[int], second: Sequence[int]) -> list[int | None]:
     """Where `second` has each token of `first` in a shortest edit, None for tokens that the edit
     replaces or deletes.
@@ -118,55 +105,10 @@ def aligned(first: Sequence[int], second: Sequence[int]) -> list[int | None]:
     >>> aligned([1, 2, 3, 4], [1, 5, 3, 3, 4])
     [0, None, 3, 4]
     """
-    one, other, start = _without_common_ends(first, second)
-    i, j = len(one), len(other)
-    kept: list[int | None] = [*range(start), *[None] * i, *range(start + j, len(second))]
-    rows = list(_rows(one, other))
-    while i and j:
-        up, bit = rows[j - 1][0], 1 << i - 1
-        if up & bit:  # D[i, j] = D[i - 1, j] + 1: a token of the first is deleted
-            i -= 1
-            continue
-        j -= 1
-        # D[i - 1, j - 1] > D[i, j - 1]: a token of the second is inserted
-        if j and rows[j - 1][1] & bit:
-            continue
-        i -= 1
-        if one[i] == other[j]:
-            kept[start + i] = start + j
+    kept: list[int | None] = [None] * len(first)
+    for start, place, size in Levenshtein.opcodes(first, second).as_matching_blocks():
+        kept[start : start + size] = range(place, place + size)
     return kept
-
-
-def _rows(first: Sequence[int], second: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """Levenshtein's table D, one token of the second after another, as differences packed into
-    bits.
-
-    Yields, with bit i - 1 for the first i tokens of `first`: D[i, j] - D[i - 1, j] is +1, is -1;
-    D[i, j] - D[i, j - 1] is +1, is -1. Time: a dozen operations on integers of len(first) bits per
-    token of `second` (Myers, J. ACM 46, 1999, in the form of Hyyro, 2003).
-    """
-    every, places = (1 << len(first)) - 1, {}
-    for i, token in enumerate(first):
-        places[token] = places.get(token, 0) | 1 << i
-    up, down = every, 0
-    for token in second:
-        same = places.get(token, 0)
-        diagonal = (((same & up) + up) ^ up) | same | down  # D[i, j] = D[i - 1, j - 1]
-        rises, falls = down | (every & ~(diagonal | up)), diagonal & up
-        below_rises, below_falls = rises << 1 | 1, falls << 1
-        up = every & (below_falls | ~(diagonal | below_rises))
-        down = every & below_rises & diagonal
-        yield up, down, rises & every, falls & every
-
-
-def _without_common_ends(
-    first: Sequence[int], second: Sequence[int]
-) -> tuple[Sequence[int], Sequence[int], int]:
-    """Both without their common beginning, then their common end, and the length of the beginning."""
-    short = min(len(first), len(second))
-    start = next((i for i in range(short) if first[i] != second[i]), short)
-    end = next((i for i in range(short - start) if first[-1 - i] != second[-1 - i]), short - start)
-    return first[start : len(first) - end], second[start : len(second) - end], start
 
 
 def _nearest_correct(batch: CreditBatch) -> list[tuple[int, int, list[int | None]]]:
@@ -180,7 +122,7 @@ def _nearest_correct(batch: CreditBatch) -> list[tuple[int, int, list[int | None
         correct = sorted((row for row in texts if batch.rewards[row] == best), key=texts.get)
         failing = [row for row in texts if batch.rewards[row] < best]
         for row in failing:
-            distances = [edit_distance(texts[row], texts[other]) for other in correct]
+            distances = [Levenshtein.distance(texts[row], texts[other]) for other in correct]
             other = correct[distances.index(min(distances))]
             out.append((row, other, aligned(texts[row], texts[other])))
     return out
