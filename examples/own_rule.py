@@ -52,11 +52,11 @@ def main():
     rewards = [row["reward"] for row in trainer.state.log_history if "reward" in row]
     print(f"reward {rewards[0]:.3f} -> {rewards[-1]:.3f}")
     if options.arena:
+        from workbook.app import add_to_table, compare_rule, table_text
         from workbook.book.terminal import show
-        from workbook.chapters.worlds import table_text
-        from workbook.studies.worlds import contest, place
 
-        show(table_text(place(contest(f"own:{__file__}:entropy_weighted", show=print))))
+        mine = compare_rule(f"own:{__file__}:entropy_weighted", show=print)
+        show(table_text(add_to_table(mine)))
 
 
 if __name__ == "__main__":

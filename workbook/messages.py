@@ -11,7 +11,7 @@ raise InvalidValue("lr", lr, "above 0")          # lr=-1 must be above 0.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from math import isfinite
 from typing import Any
@@ -187,3 +187,10 @@ def explain_error(error: BaseException, longest: int = 300) -> str:
             f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}.", longest
         )
     return one_line(error, longest) or f"{type(error).__name__}, without a message."
+
+
+def markdown_table(names: Sequence[str], rows: Iterable[Sequence]) -> str:
+    """Write names and rows as a table in Markdown."""
+    return "\n".join(
+        f"| {' | '.join(map(str, row))} |" for row in [names, ["---"] * len(names), *rows]
+    )

@@ -19,8 +19,8 @@ from small_run import byte_tokenizer
 from test_documents import ROOT, blocks
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from workbook import app
 from workbook.app import latest_run
-from workbook.chapters import worlds
 from workbook.rollouts import read_rollouts
 from workbook.studies.bench import Bench
 
@@ -93,10 +93,10 @@ def test_a_drop_in_with_lora_takes_a_model_and_a_data_set(run, tool_caller, tmp_
 
 
 def test_a_rule_of_ones_own_trains_and_enters_the_arena(run, monkeypatch):
-    bench, small = Bench("tiny", 0), {"units": 2, "batches": 1, "scales": ("tiny",), "jobs": 1}
-    monkeypatch.setattr("workbook.studies.worlds.arena.Bench", lambda scale, unit: bench)
-    monkeypatch.setitem(vars(worlds), "contest", partial(worlds.contest, **small))
-    monkeypatch.setitem(vars(worlds), "place", lambda own: own)
+    bench, small = Bench("tiny", 0), {"units": 2, "batches": 1, "worlds": ("tiny",), "jobs": 1}
+    monkeypatch.setattr("workbook.app.arena.WorldUnit", lambda world, unit=0: bench)
+    monkeypatch.setitem(vars(app), "compare_rule", partial(app.compare_rule, **small))
+    monkeypatch.setitem(vars(app), "add_to_table", lambda own: own)
     assert re.search(
         r"reward 0\.\d+ -> 0\.\d+\n(.|\n)*entropy_weighted", run("own_rule", "--arena")
     )

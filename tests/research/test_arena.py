@@ -1,5 +1,5 @@
-"""The arena: budgets, rates and rows by hand, the audit's numbers, contests that go on where they
-were.
+"""The arena: budgets, rates and rows by hand, the audit's numbers, comparisons that go on where
+they were.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from audit.reckoning import Units, Void
 from test_worlds_study import SPEED, made_run, write
 
 from workbook.__main__ import main
-from workbook.chapters.worlds import arena_charts
+from workbook.app import arena, arena_charts, half_way, world_runs
 from workbook.places import data_path
 from workbook.statistics import t_interval
 from workbook.studies.bench import Bench
@@ -22,14 +22,16 @@ from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import read_registration
 from workbook.studies.storage import table_paths
 from workbook.studies.teaching import masks
-from workbook.studies.worlds import arena, arena_outcomes, claims, outcomes
+from workbook.studies.worlds import arena as arena_studies
+from workbook.studies.worlds import arena_outcomes, claims, figures
 from workbook.studies.worlds import study as worlds
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit_rules import CREDIT_RULES
+from workbook.views.measured import measured_table
 from workbook.views.style import to_spec
 
-RULE_SPEED = {rule: 0.7 + 0.02 * k for k, rule in enumerate(arena.RULES)} | {
-    arena.RANDOM: 0.01,
+RULE_SPEED = {rule: 0.7 + 0.02 * k for k, rule in enumerate(arena_outcomes.RULES)} | {
+    arena_outcomes.RANDOM: 0.01,
     "ibpo": 1.0,
 }
 MIX_SPEED = {arena.MIX: 1.2}
@@ -75,9 +77,10 @@ def folder(tmp_path_factory):
 def test_every_rule_stands_in_worlds_or_in_the_arena():
     # measured by studies of their own
     teaching = ["delta", *(name.replace(" ", "_") for name in masks.MASKS)]
-    trained = [*worlds.ARMS, *arena.RULES, arena.RANDOM, arena.MIX, *arena.NOT_TRAINED, *teaching]
+    trained = [*worlds.ARMS, *arena_outcomes.RULES, arena_outcomes.RANDOM, arena.MIX]
+    trained += [*arena_studies.NOT_TRAINED, *teaching]
     assert sorted(trained) == sorted({*ESTIMATORS, *CREDIT_RULES})
-    assert all(rule in read_registration("arena").definitions for rule in arena.RULES)
+    assert all(rule in read_registration("arena").definitions for rule in arena_outcomes.RULES)
 
 
 def test_a_rule_that_samples_more_is_read_where_the_budget_is_spent():
@@ -86,7 +89,7 @@ def test_a_rule_that_samples_more_is_read_where_the_budget_is_spent():
     )
     run = run.assign(tax=run["value"], pass_at_8=0.5, style_entropy=1.0, logp_right=-9.0, lr=1e-3)
     runs = pd.concat([run.assign(seed=seed, arm="ibpo") for seed in (0, 1)])
-    cut = arena_outcomes.within(runs, pd.Series({0: 1500, 1: 2000}))
+    cut = half_way.within(runs, pd.Series({0: 1500, 1: 2000}))
     assert cut[["seed", "batch", "sampled_tokens", "value"]].to_numpy().tolist() == [
         *([0, 0, 0, 0.2], [0, 4, 1000, 0.4], [0, 6, 1500, pytest.approx(0.6)]),
         *([1, 0, 0, 0.2], [1, 4, 1000, 0.4], [1, 8, 2000, 0.8]),
@@ -97,7 +100,7 @@ def test_rates_are_chosen_by_the_half_way_of_worlds(folder):
     tables = Tables("world:third", folder)
     rates, known = (
         arena_outcomes.rule_rates(tables),
-        outcomes.own_rates(tables["worlds_rates/runs"]),
+        half_way.own_rates(tables["worlds_rates/runs"]),
     )
     pd.testing.assert_frame_equal(rates.loc[known.index], known)
     assert rates.loc[["prefix_credit", "ibpo"], "lr"].tolist() == [6e-4, 6e-4]
@@ -113,7 +116,7 @@ def test_rates_are_chosen_by_the_half_way_of_worlds(folder):
 
 def test_a_row_is_octaves_difference_and_ratio_beside_plain(folder):
     ends = arena_outcomes.rule_ends(Tables("world:third", folder))
-    table = arena_outcomes.arena_table({"world:third": ends}).set_index("rule")
+    table = arena.arena_table({"third": ends}).set_index("rule")
     own, plain = (ends[ends["arm"] == rule].set_index("seed") for rule in ("ibpo", "dr_grpo"))
     octaves = t_interval(np.log2(plain["tokens"] / own["tokens"]))
     assert table.loc["ibpo", ["tokens", "tokens_low", "tokens_high"]].tolist() == pytest.approx(
@@ -126,9 +129,9 @@ def test_a_row_is_octaves_difference_and_ratio_beside_plain(folder):
     assert table.loc["dr_grpo", ["tokens", "value", "tax"]].tolist() == [0, 0, 1]
     assert table["value"].is_monotonic_decreasing, "ranked by the value at the end"
     slow = ends.assign(tokens=ends["tokens"].where(ends["arm"] != "oracle", 1e9))
-    again = arena_outcomes.arena_table({"world:third": slow})
+    again = arena.arena_table({"third": slow})
     assert again["rule"].tolist() == table.index.tolist(), "tokens to half-way rank nothing"
-    still = arena_outcomes.arena_table(
+    still = arena.arena_table(
         {"tiny": ends.assign(tax=ends["tax"].where(ends["arm"] != "ibpo", 0.0))}
     )
     assert still.set_index("rule").loc["ibpo", ["tax", "tax_low"]].isna().all(), (
@@ -163,13 +166,13 @@ def test_no_lead_counts_where_known_credit_is_not_clear_of_plain(folder, tmp_pat
 
 
 def test_a_row_of_ones_own_takes_its_place(folder, monkeypatch):
-    monkeypatch.setattr(arena_outcomes, "world_tables", lambda scale, _: Tables(scale, folder))
-    measured = arena_outcomes.measured_table()
+    measured = figures.arena(folder=folder)
+    monkeypatch.setattr(arena, "measured_table", lambda name: measured)
     own = measured[measured["rule"].isin(["oracle", "ibpo"])].replace(
         {"rule": {"ibpo": "own:a/b.py:f"}}
     )
-    table = arena.place(own.assign(source=arena_outcomes.YOURS))
-    read = arena.place(own.assign(source=arena_outcomes.COMMITTED))
+    table = arena.add_to_table(own.assign(source=arena.YOURS))
+    read = arena.add_to_table(own.assign(source=arena.COMMITTED))
     assert "yours" not in set(read["source"]), "committed runs stand there already"
     third = table[table["world"] == "third"]
     assert third["rule"].tolist() == table[table["world"] == "plain"]["rule"].tolist()
@@ -177,7 +180,7 @@ def test_a_row_of_ones_own_takes_its_place(folder, monkeypatch):
     tied = pd.DataFrame(
         {"world": "third", "rule": ["dear", "cheap"], "value": [0.1, 0.1], "tax": [2.0, 0.5]}
     )
-    assert arena_outcomes.in_order(tied)["rule"].tolist() == [
+    assert arena.in_order(tied)["rule"].tolist() == [
         "cheap",
         "dear",
     ], "the lower tax breaks a tie"
@@ -209,7 +212,7 @@ def test_a_rule_that_was_never_half_way_has_no_octaves(folder):
         1e3,
         False,
     ]
-    table = arena_outcomes.arena_table({"world:third": short}).assign(source="yours")
+    table = arena.arena_table({"third": short}).assign(source="yours")
     heading, *rows = arena_charts.table_rows(table)
     cells = {
         row[0].removesuffix(" (yours)"): row[heading.index("octaves ahead, third")] for row in rows
@@ -217,41 +220,32 @@ def test_a_rule_that_was_never_half_way_has_no_octaves(folder):
     assert cells["ibpo"] == cells["dr_grpo"] == "not reached"
     assert cells["oracle"].endswith("], not reached in 3 of 10")
     assert "not reached" not in arena_charts.table_text(
-        arena_outcomes.arena_table({"world:third": ends.assign(censored=False)}).assign(
-            source="yours"
-        )
+        arena.arena_table({"world:third": ends.assign(censored=False)}).assign(source="yours")
     )
 
 
-def test_what_worlds_measured_is_shown_and_the_other_rules_are_named(folder, tmp_path, monkeypatch):
+def test_the_table_waits_for_every_rule(folder, tmp_path):
     shutil.copytree(folder / "worlds", tmp_path / "worlds")
-    shutil.copytree(
-        folder / "rates", tmp_path / "rates", ignore=shutil.ignore_patterns("arena_rates.*")
-    )
-    monkeypatch.setattr(arena_outcomes, "world_tables", lambda scale, _: Tables(scale, tmp_path))
-    table = arena_outcomes.measured_table()
-    assert set(table["rule"]) == set(SPEED)
-    assert table["world"].nunique() == 2
-    for show in (arena_charts.table_text, arena_charts.table_markdown):
-        assert "Not measured yet: grpo, reinforce, " in show(table)
-        assert f"coin_reward, {arena.MIX} (" in show(table)
-    shutil.copytree(folder / "arena", tmp_path / "arena", ignore=shutil.ignore_patterns("arena.*"))
-    monkeypatch.setattr(arena_outcomes, "world_tables", lambda scale, _: Tables(scale, tmp_path))
-    assert set(arena_outcomes.measured_table()["rule"]) == {*SPEED, arena.MIX}
+    shutil.copytree(folder / "rates", tmp_path / "rates")
     with pytest.raises(NotMeasured, match="measure arena --scale world:third"):
         claims.MEASURES["arena"]["P1"](Tables("world:third", tmp_path))
+    with pytest.raises(NotMeasured, match="measure arena --scale world:plain"):
+        figures.arena(folder=tmp_path)
+
+
+SMALL_ARENA = {"RULES": ("grpo", "ibpo"), "STEPS": (1.0, 2.0), "TUNED": 2}
 
 
 @pytest.fixture
 def small(monkeypatch):
     for module, name, value in (
-        *((arena, "RULES", ("grpo", "ibpo")), (arena, "STEPS", (1.0, 2.0)), (arena, "TUNED", 2)),
+        *((arena_studies, name, value) for name, value in SMALL_ARENA.items()),
         *(
             (worlds, "ARMS", ("oracle", "dr_grpo")),
             (worlds, "CLIMB", (6e-4,)),
             (worlds, "LADDER", (0,)),
         ),
-        *((worlds, "TUNED", 2), (outcomes, "LEAST", -1.0)),
+        *((worlds, "TUNED", 2), (half_way, "LEAST", -1.0)),
     ):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setitem(worlds.SIZES, "tiny", worlds.Sizes(2, 1, 2, 2))
@@ -280,91 +274,112 @@ def test_a_small_arena_is_measured_rates_first(tmp_path, small):
     assert len(mix) == 3
 
 
-def test_a_contest_goes_on_where_it_was(tmp_path, small, monkeypatch):
-    file, made, train = tmp_path / "credit.py", [], arena.run_arm
+@pytest.fixture
+def made(small, monkeypatch):
+    """The rules that are trained, in order, by runs of two batches on the bundled policy."""
+    made, bench = [], Bench("tiny", 0)
+
+    def run(unit, rule, lr, batches):
+        made.append(rule)
+        return world_runs.run_rule(unit, rule, lr, batches, every=1, held_out=2)
+
+    monkeypatch.setattr(arena, "run_rule", run)
+    monkeypatch.setattr(arena, "WorldUnit", lambda world, unit=0: bench)
+    return made
+
+
+def test_a_comparison_goes_on_where_it_was(tmp_path, made):
+    file, lines = tmp_path / "credit.py", []
     file.write_text("def f(batch):\n    return batch.group_advantages('dr_grpo')\n")
-    monkeypatch.setattr(
-        arena, "run_arm", lambda bench, rule, *rest: made.append(rule) or train(bench, rule, *rest)
-    )
-    lines, rule, bench = [], f"own:{file}:f", Bench("tiny", 0)
-    monkeypatch.setattr(arena, "Bench", lambda scale, unit: bench)
-    given = {"units": 2, "folder": tmp_path / "arena", "scales": ("tiny",), "jobs": 1}
-    table = arena.contest(rule, show=lines.append, **given).set_index("rule")
+    rule = f"own:{file}:f"
+    given = {"units": 2, "folder": tmp_path / "arena", "worlds": ("tiny",), "jobs": 1}
+    table = arena.compare_rule(rule, show=lines.append, batches=2, **given).set_index("rule")
     assert len(made) == 2 * 5
     assert len(lines) == 3
-    assert lines[0].startswith("tiny has no measured rates: every arm has 0.0003")
+    assert lines[0].startswith("tiny has no measured rates: every rule has 0.0003")
     assert set(table.index) == {*arena.CONTROLS, rule}
     assert table.loc[rule, ["tokens", "value", "end"]].tolist() == [
         0,
         0,
         table.loc["dr_grpo", "end"],
     ]
-    again = arena.contest(rule, **given).set_index("rule")
+    again = arena.compare_rule(rule, batches=2, **given).set_index("rule")
     assert len(made) == 10
     pd.testing.assert_frame_equal(again, table)
     file.write_text("def f(batch):\n    return -batch.group_advantages('dr_grpo')\n")
-    changed = arena.contest(rule, **given).set_index("rule")
+    changed = arena.compare_rule(rule, batches=2, **given).set_index("rule")
     assert made[10:] == [rule] * 2, "the edited rule is trained anew, the controls are not"
     assert changed.loc[rule, "value"] < 0
-    arena.contest(rule, batches=1, **given)
+    arena.compare_rule(rule, batches=1, **given)
     assert len(made) == 22, "another length"
 
 
 @pytest.fixture
 def committed(tmp_path, small, monkeypatch):
-    """A folder with the tuned rates and the runs of both units of a world, whose policy is the
-    bundled one.
+    """The figures of the tuned rates and of the controls' runs in a world whose policy is the
+    bundled one, by name.
     """
     monkeypatch.setattr(worlds, "ARMS", ("oracle", "dr_grpo", "entropy_minimization"))
     for study, seeds in (("worlds_rates", [0]), ("worlds", [0, 1]), ("arena_mix", [0, 1])):
         measure(study, "tiny", seeds, tmp_path)
-    for module in (arena, arena_outcomes):
-        monkeypatch.setattr(module, "world_tables", lambda scale, _: Tables(scale, tmp_path))
-    made, train = [], arena.run_arm
-    monkeypatch.setattr(
-        arena, "run_arm", lambda bench, rule, *rest: made.append(rule) or train(bench, rule, *rest)
-    )
+    tables = {
+        "worlds/rates": figures.rates(("tiny",), tmp_path),
+        "worlds/controls": figures.controls(("tiny",), tmp_path),
+    }
+    monkeypatch.setattr(arena, "measured_table", tables.get)
+    return tables
+
+
+@pytest.fixture
+def units(made, monkeypatch):
+    """The rules that are trained, on the units that `committed` has the runs of."""
+    monkeypatch.setattr(arena, "WorldUnit", lambda world, unit=0: Bench(world, unit))
     return made
 
 
-def test_a_contest_reads_committed_controls_and_trains_the_rule_alone(tmp_path, committed):
-    given, lines = {"units": 2, "scales": ("tiny",), "jobs": 1}, []
-    table = arena.contest("grpo", folder=tmp_path / "read", show=lines.append, **given)
-    assert committed == ["grpo"] * 2
+def test_committed_controls_are_read_and_the_rule_alone_is_trained(tmp_path, committed, units):
+    given, lines = {"units": 2, "worlds": ("tiny",), "jobs": 1, "batches": 2}, []
+    table = arena.compare_rule("grpo", folder=tmp_path / "read", show=lines.append, **given)
+    assert units == ["grpo"] * 2
     assert lines[0] == "tiny: 8 runs of controls are the committed ones, and not trained again."
-    again = arena.contest("grpo", folder=tmp_path / "trained", retrain_controls=True, **given)
-    assert len(committed) == 2 + 2 * 5
+    again = arena.compare_rule("grpo", folder=tmp_path / "made", retrain_controls=True, **given)
+    assert len(units) == 2 + 2 * 5
     assert set(again.pop("source")) == {"yours"}
     sources = dict(zip(table["rule"], table.pop("source"), strict=True))
     assert sources == dict.fromkeys(arena.CONTROLS, "committed") | {"grpo": "yours"}
     pd.testing.assert_frame_equal(table, again, check_exact=False, atol=1e-6)
-    del committed[:]
-    arena.contest("oracle", folder=tmp_path / "of_control", **given)
-    assert committed == ["oracle"] * 2, "a control that is entered is trained"
+    del units[:]
+    arena.compare_rule("oracle", folder=tmp_path / "of_control", **given)
+    assert units == ["oracle"] * 2, "a control that is entered is trained"
 
 
-def test_a_shorter_contest_reads_the_beginning_of_committed_runs(tmp_path, committed):
-    given = {"units": 2, "scales": ("tiny",), "jobs": 1, "batches": 1}
-    table = arena.contest("grpo", folder=tmp_path / "read", **given)
-    assert committed == ["grpo"] * 2
-    again = arena.contest("grpo", folder=tmp_path / "trained", retrain_controls=True, **given)
+def test_a_shorter_comparison_reads_the_beginning_of_committed_runs(tmp_path, committed, units):
+    given = {"units": 2, "worlds": ("tiny",), "jobs": 1, "batches": 1}
+    table = arena.compare_rule("grpo", folder=tmp_path / "read", **given)
+    assert units == ["grpo"] * 2
+    again = arena.compare_rule("grpo", folder=tmp_path / "made", retrain_controls=True, **given)
     assert table.pop("source").nunique() > again.pop("source").nunique()
     pd.testing.assert_frame_equal(table, again, check_exact=False, atol=1e-6)
     assert arena.committed_run("tiny", 0, "dr_grpo", 6e-4, batches=7) is None, (
         "it was not read after so many"
     )
-    assert arena.committed_run("tiny", 0, "dr_grpo", 3e-4) is None, "another rate"
+    assert arena.committed_run("tiny", 0, "dr_grpo", 3e-4, batches=2) is None, "another rate"
 
 
-def test_runs_of_another_policy_are_no_controls(tmp_path, committed, monkeypatch):
-    other = Tables("tiny", tmp_path)
-    for name in ("worlds/runs", "arena_mix/runs"):
-        other._whole[name] = other[name].assign(value=other[name]["value"] + 0.01)
-    monkeypatch.setattr(arena, "world_tables", lambda scale, _: other)
+def test_runs_of_another_policy_are_no_controls(tmp_path, committed, units):
+    runs = committed["worlds/controls"]
+    committed["worlds/controls"] = runs.assign(value=runs["value"] + 0.01)
     with pytest.raises(
         ValueError, match=r"tiny, unit 0 starts at a value of .* with --retrain-controls"
     ):
-        arena.contest("grpo", 2, tmp_path / "read", scales=("tiny",), jobs=1)
+        arena.compare_rule("grpo", 2, tmp_path / "read", batches=2, worlds=("tiny",), jobs=1)
+
+
+def test_a_unit_of_a_world_is_that_of_its_studies():
+    unit, bench = world_runs.WorldUnit("third", 4), Bench("world:third", 4)
+    for name in ("policy_name", "data_seed", "held_out_seed", "max_new_tokens", "world"):
+        theirs = bench.scale.policy if name == "policy_name" else getattr(bench, name)
+        assert getattr(unit, name) == theirs, name
 
 
 @pytest.mark.parametrize(
@@ -375,29 +390,25 @@ def test_runs_of_another_policy_are_no_controls(tmp_path, committed, monkeypatch
         ("grpo", 2, "file", "is no folder"),
     ],
 )
-def test_contests_that_can_not_be(rule, units, folder, sentence, tmp_path):
+def test_comparisons_that_can_not_be(rule, units, folder, sentence, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=sentence):
-        arena.contest(rule, units, tmp_path / folder)
+        arena.compare_rule(rule, units, tmp_path / folder)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--rule", "own:nowhere.py:f"], "is no Python file"),
-        (["--units", "3"], "of a contest; name a rule with --rule"),
-        (["--retrain-controls"], "of a contest; name a rule with --rule"),
+        (["--units", "3"], "of a rule of yours; name a rule with --rule"),
+        (["--retrain-controls"], "of a rule of yours; name a rule with --rule"),
         (["--chart", "table.txt"], "must end in .png, .svg or .html"),
         (["--rule", "grpo"], "come with a clone of the repository and not with an installed wheel"),
     ],
 )
-def test_the_command_refuses_in_a_sentence(words, sentence, capsys, monkeypatch, folder, tmp_path):
+def test_the_command_refuses_in_a_sentence(words, sentence, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(
         "workbook.policies.worlds.world_file", lambda world, seed: tmp_path / f"seed={seed}"
-    )
-    monkeypatch.setattr(
-        "workbook.studies.worlds.arena_outcomes.world_tables",
-        lambda scale, _: Tables(scale, folder),
     )
     assert main(["arena", *words]) == 2
     sentence_on_stderr = capsys.readouterr().err.strip()
@@ -407,5 +418,5 @@ def test_the_command_refuses_in_a_sentence(words, sentence, capsys, monkeypatch,
 
 def test_the_page_holds_the_measured_table():
     page = data_path("book", "arena.md").read_text(encoding="utf-8")
-    printed = arena_charts.table_markdown(arena_outcomes.measured_table())
+    printed = arena_charts.table_markdown(measured_table("worlds/arena"))
     assert f"<!-- arena -->\n{printed}\n<!-- /arena -->" in page

@@ -13,15 +13,17 @@ from test_language import RAMBLE, SUMS
 from test_worlds_study import made_run, write
 
 from workbook.book.chapters import find_chapters
-from workbook.chapters.language import charts
+from workbook.chapters.language import beside_family, charts
 from workbook.ledger import kept_ledger
-from workbook.studies.language import claims, study, training
+from workbook.studies.language import claims, figures, study, training
 from workbook.studies.record import Tables
 from workbook.studies.registration import read_registration
 
+READINGS = ("entropy", "length", "right_length", "wrong_length")
+
 
 def made(arm: str, rng, **names) -> pd.DataFrame:
-    read = dict(zip(("entropy", "length", "wrong_length"), rng.uniform(1, 2, 3), strict=True))
+    read = dict(zip(READINGS, rng.uniform(1, 2, len(READINGS)), strict=True))
     run = made_run(rng.uniform(0.5, 1.5), 0.2, rng, arm=arm, **read, **names)
     return run.assign(batch=run["batch"] * 1.25)  # 0, 5, ..., 40
 
@@ -126,9 +128,9 @@ def test_rows_are_laid_beside_the_familys():
     ledger = pd.DataFrame(rows, columns=["scale", "key", "outcome"]).assign(
         measured="", mean=0.1, low=0.0, high=0.2
     )
-    said = claims.beside_family(ledger).set_index("key")["sentence"].to_dict()
+    said = beside_family(ledger).set_index("key")["sentence"].to_dict()
     assert said == {"H1": "otherwise", "C1": "as in the family", "H4": "not decided in the family"}
-    table = claims.beside_family(ledger.assign(mean=[0.1, 0.2, 0.3, 0.4, np.nan, 0.6]))
+    table = beside_family(ledger.assign(mean=[0.1, 0.2, 0.3, 0.4, np.nan, 0.6]))
     text = charts.beside_chart(table).to_dict()["description"]
     assert "C1 · other sign takes" in text
     assert "H4" not in text, "what was not measured here has no line"
@@ -136,7 +138,8 @@ def test_rows_are_laid_beside_the_familys():
 
 def test_a_chart_of_training_has_a_panel_a_reading_and_a_line_a_rule(folder):
     runs = Tables(RAMBLE, folder)["smollm2_training/runs"]
-    chart = charts.training_chart(runs, ["value", "wrong_length"]).to_dict()
+    table = figures.training(folder).query("task == 'ramble'")
+    chart = charts.training_chart(table, ["value", "wrong_length"]).to_dict()
     assert [panel["title"]["text"] for panel in chart["hconcat"]] == [
         "held-out reward",
         "tokens of wrong answers",
@@ -146,12 +149,7 @@ def test_a_chart_of_training_has_a_panel_a_reading_and_a_line_a_rule(folder):
 
 
 def test_the_book_counts_the_rows_that_came_out_as_the_familys():
-    said = (
-        claims.beside_family(kept_ledger())
-        .set_index("key")["sentence"]
-        .filter(regex="^[CH]")
-        .tolist()
-    )
+    said = beside_family(kept_ledger()).set_index("key")["sentence"].filter(regex="^[CH]").tolist()
     alike, both = (
         said.count("as in the family"),
         said.count("as in the family") + said.count("otherwise"),

@@ -7,10 +7,11 @@ import pytest
 import torch
 from test_worlds_study import write
 
+from workbook.app import half_way
 from workbook.rollouts import credit_batch, sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, load_measured, measure
-from workbook.studies.worlds import outcomes, questions, study
+from workbook.studies.worlds import questions, study
 from workbook.studies.worlds.questions import GROUPS, TWINS
 
 
@@ -51,7 +52,7 @@ def test_bias_is_what_is_off_the_exact_gradient():
 
 
 def test_small_studies_of_one_unit(tmp_path, monkeypatch):
-    monkeypatch.setattr(outcomes, "LEAST", -1.0)
+    monkeypatch.setattr(half_way, "LEAST", -1.0)
     monkeypatch.setitem(study.SIZES, "tiny", study.Sizes(2, 1, 2, 2))
     monkeypatch.setattr(questions, "FEW_REDRAWS", 2)
     with pytest.raises(NotMeasured):

@@ -15,6 +15,8 @@ from audit.definitions import DEFINITIONS
 from audit.reckoning import Missing, Units, Void
 from scipy import stats
 
+from workbook.app import half_way, world_runs
+from workbook.app.half_way import own_rates
 from workbook.chapters.worlds import charts, explore
 from workbook.chapters.worlds.explore import TEXTS, WRONG, compute_walk, compute_world, world_start
 from workbook.ledger import CANNOT
@@ -22,8 +24,8 @@ from workbook.studies import compute_ledger, measurements, record
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import WORLD_SCALES, read_registration
-from workbook.studies.worlds import claims, outcomes, question_claims, questions, study
-from workbook.studies.worlds.outcomes import HELD_OUT, OPEN, own_rates
+from workbook.studies.worlds import claims, figures, outcomes, question_claims, questions, study
+from workbook.studies.worlds.outcomes import HELD_OUT, OPEN
 from workbook.tasks import Walk
 from workbook.views.style import to_spec
 
@@ -140,8 +142,8 @@ def test_tokens_to_half_way_rates_and_price_by_hand():
         for (arm, lr), v in values.items()
     ]
     rates = pd.concat(parts).assign(**ends)
-    assert outcomes.best_attainable(rates) == 0.6
-    rows = outcomes.run_ends(rates, 0.6, "policy", ("arm", "lr")).set_index(["arm", "lr"])
+    assert half_way.best_attainable(rates) == 0.6
+    rows = half_way.run_ends(rates, 0.6, "policy", ("arm", "lr")).set_index(["arm", "lr"])
     assert rows["tokens"].tolist() == pytest.approx([1500, 500, 2000, 2000])
     assert rows["censored"].tolist() == [False, False, True, True]
     assert rows["collapse"].tolist() == pytest.approx([8, 8, 8, 8])
@@ -156,7 +158,7 @@ def test_tokens_to_half_way_rates_and_price_by_hand():
         "the lower of two in the middle"
     )
     with pytest.raises(ValueError, match="no arm gets further"):
-        outcomes.best_attainable(rates.assign(value=0.2))
+        half_way.best_attainable(rates.assign(value=0.2))
 
 
 def test_the_line_and_its_predictions_are_those_of_least_squares(folder):
@@ -298,7 +300,7 @@ def small(monkeypatch):
     monkeypatch.setattr(study, "CLIMB", (6e-4,))
     monkeypatch.setattr(study, "LADDER", (0,))
     monkeypatch.setattr(study, "TUNED", 2)
-    monkeypatch.setattr(outcomes, "LEAST", -1.0)
+    monkeypatch.setattr(half_way, "LEAST", -1.0)
     monkeypatch.setitem(study.SIZES, "tiny", study.Sizes(2, 1, 2, 2))
 
 
@@ -313,7 +315,7 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(
     assert runs.groupby(["arm", "lr", "policy"]).size().tolist() == [3] * 4, (
         "permuted has climbed already"
     )
-    made, train = [], study.train_in_memory
+    made, train = [], world_runs.train_in_memory
 
     def interrupted(policy, task, loop, *rest, **more):
         if len(made) == 2:
@@ -321,7 +323,7 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(
         made.append(loop.rule)
         return train(policy, task, loop, *rest, **more)
 
-    monkeypatch.setattr(study, "train_in_memory", interrupted)
+    monkeypatch.setattr(world_runs, "train_in_memory", interrupted)
     with pytest.raises(KeyboardInterrupt):
         measure("worlds", "tiny", [0], tmp_path)
     made.clear()
@@ -369,40 +371,38 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(
 
 
 def test_charts_draw_every_world(folder):
-    ends = {scale: outcomes.unit_outcomes(Tables(scale, folder)) for scale in OPEN}
-    runs = {scale: Tables(scale, folder)["worlds/runs"] for scale in OPEN}
-    tables = Tables("worlds", folder)
-    points = outcomes.points(tables)
-    for chart in (
-        charts.map_chart(charts.map_table(runs)),
-        charts.rules_chart(table := charts.rules_table(ends)),
-        price := charts.price_chart(points, outcomes.law(points), outcomes.predicted(tables)),
-    ):
+    prices = figures.prices(folder)
+    price = charts.price_chart(prices)
+    for chart in (charts.map_chart(figures.values_over_tokens(scales=OPEN, folder=folder)), price):
         assert all(outcomes.world_name(scale) in json.dumps(to_spec(chart)) for scale in OPEN)
     assert charts.KINDS[1] not in to_spec(price)["description"], (
         "nothing came yet of worlds held out"
     )
-    every = pd.concat(
-        [points, (said := outcomes.predicted(tables)).rename(columns={"mean": "price"})]
-    )
-    assert (
-        charts.KINDS[1]
-        in to_spec(charts.price_chart(every, outcomes.law(points), said))["description"]
-    )
-    one = table.set_index(["world", "rule"]).loc[("third", "known credit")]
-    assert one["octaves"] == pytest.approx(points.set_index("world").loc["third", "price"])
-    assert one["low"] < one["octaves"] < one["high"]
+    came = prices[prices["kind"] == charts.KINDS[2]].assign(kind=charts.KINDS[1])
+    every = pd.concat([prices, came])
+    assert charts.KINDS[1] in to_spec(charts.price_chart(every))["description"]
     assert set(charts.NAMES) == set(study.ARMS)
 
 
+def test_the_line_that_is_drawn_is_that_through_the_worlds(folder):
+    table = figures.prices(folder)
+    line = outcomes.law(outcomes.points(Tables("worlds", folder)))
+    assert table[["intercept", "slope", "worlds"]].drop_duplicates().to_numpy().tolist() == [
+        pytest.approx([line.intercept, line.slope, len(OPEN)])
+    ]
+    measured = table[table["kind"] == charts.KINDS[0]].set_index("world")
+    price = outcomes.lead(Tables("world:third", folder), "oracle")
+    assert measured.loc["third", "mean"] == pytest.approx(price.mean())
+
+
 def test_charts_of_plains_settings_have_what_the_rows_have(folder):
-    table = charts.groups_table([Tables(scale, folder) for scale in questions.STARTS])
+    table = figures.group_sizes(folder=folder)
     row = table[table["rule"] == "tokens, G = 16"].iloc[0]
     assert row["octaves"] == pytest.approx(
         -question_claims.GROUPS["Q3"](Tables("world:low", folder)).mean()
     )
     assert "walk, from 0.2" in json.dumps(to_spec(charts.groups_chart(table)))
-    table = charts.defaults_table([Tables(scale, folder) for scale in questions.ASKED])
+    table = figures.settings(folder=folder)
     bias = question_claims.DEFAULTS["Q4"](Tables("world:ramble", folder)).mean()
     assert table["mean"][0] == pytest.approx(bias), "of length, as the default has its weights"
     assert "clip, third" in json.dumps(to_spec(charts.defaults_chart(table)))
@@ -472,16 +472,13 @@ def test_a_node_is_worth_the_mean_of_where_its_demonstrator_goes():
     )
 
 
-def test_a_run_is_drawn_over_what_was_measured(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(explore, "load_measured", partial(load_measured, folder=tmp_path))
-    assert explore.measured_rules("world:third")["tokens"].eq(0).all(), (
-        "until then, where they start"
-    )
-    monkeypatch.setattr(explore, "load_measured", partial(load_measured, folder=folder))
+def test_a_run_is_drawn_over_what_was_measured(monkeypatch):
     curve = explore.measured_rules("world:third")
     names = [charts.NAMES[arm] for arm in charts.SHOWN]
     assert curve.groupby("series").size().to_dict() == dict.fromkeys(names, 9)
-    monkeypatch.setitem(study.SIZES, "tiny", study.Sizes(2, 1, 2, 2))
+    short = partial(world_runs.run_rule, batches=2, every=1, held_out=2)
+    monkeypatch.setattr(world_runs, "run_rule", short)
+    monkeypatch.setattr(world_runs, "WorldUnit", Bench)
     rows = list(explore.measure_rules("tiny", 1e-3))
     assert [line for _, line, _ in rows[::3]] == [f"{name}, now" for name in names]
     assert len({value for tokens, _, value in rows if tokens == 0}) == 1

@@ -5,6 +5,8 @@ form, the report.
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
+    "app.arena": "add_to_table arena_headline compare_rule",
+    "app.arena_charts": "arena_chart chart_kind save_chart table_markdown table_text",
     "app.choices": "QLORA experiment plan",
     "app.compare": "MIN_SEEDS compare_settings comparison_chart run_tables",
     "app.diagnosis": "diagnose",

@@ -11,13 +11,14 @@ import io
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+
+from workbook.messages import markdown_table
 
 WIDTH = 100  # columns, at most
 MARKS = {
@@ -80,19 +81,12 @@ def laid_out(text: str, width: int = WIDTH, rich: bool = False) -> str:
     return "\n".join(lines).translate({private: mark for mark, private in LITERAL.items()})
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence]) -> str:
-    """Write names and rows as a table in Markdown."""
-    return "\n".join(
-        f"| {' | '.join(map(str, row))} |" for row in [names, ["---"] * len(names), *rows]
-    )
-
-
 def frame_table(frame) -> str:
     """Write a DataFrame's columns as a table in Markdown, its texts as they are."""
     cells = frame.map(
         lambda x: f"{x:.4g}".replace("nan", "") if isinstance(x, float) else literal(x)
     )
-    return table(list(frame), cells.itertuples(index=False))
+    return markdown_table(list(frame), cells.itertuples(index=False))
 
 
 def literal(text) -> str:

@@ -71,34 +71,42 @@ def _glossary(args) -> str:
 
 
 def _arena(args) -> str | int:
-    from workbook.chapters.worlds import chart_kind, save_chart
-    from workbook.chapters.worlds import table_markdown as markdown
-    from workbook.chapters.worlds import table_text as text
-    from workbook.studies.worlds import contest, measured_table, place
+    from workbook.app import (
+        add_to_table,
+        chart_kind,
+        compare_rule,
+        save_chart,
+        table_markdown,
+        table_text,
+    )
+    from workbook.views.measured import measured_table
 
     check_writable(args.chart, "--chart")
     if args.chart is not None:
         chart_kind(args.chart)  # or a sentence, before anything is trained
     if args.rule is None and (args.units or args.folder or args.retrain_controls):
         raise ValueError(
-            "--units, --folder and --retrain-controls are of a contest; name a rule with --rule."
+            "--units, --folder and --retrain-controls are of a rule of yours; name a rule with"
+            " --rule."
         )
     if args.rule is None:
-        table = measured_table()
+        table = measured_table("worlds/arena")
     else:
         given = {
             name: getattr(args, name)
             for name in ("units", "folder", "retrain_controls")
             if getattr(args, name)
         }
-        table = place(contest(args.rule, show=lambda line: print(line, flush=True), **given))
+        table = add_to_table(
+            compare_rule(args.rule, show=lambda line: print(line, flush=True), **given)
+        )
     if args.chart is not None:
         save_chart(table, args.chart)
     drawn = f"\n\nThe chart lies in {args.chart}" if args.chart else ""
     if args.markdown:
-        print(markdown(table) + drawn)  # as it is, for a page
+        print(table_markdown(table) + drawn)  # as it is, for a page
         return 0
-    return text(table) + drawn
+    return table_text(table) + drawn
 
 
 def _report(args) -> str:

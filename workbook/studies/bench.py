@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from workbook.app.world_runs import HELD_OUT, HELD_OUT_FROM, OTHERWISE, unit_seeds
 from workbook.files import write_parquet
 from workbook.messages import require_one_of
 from workbook.policies.family import Member, committed_seeds, member_of
@@ -37,16 +38,9 @@ from workbook.studies.registration import (
 )
 from workbook.tasks import get_task
 from workbook.tasks.chain import SEED_CLASSES
+from workbook.tasks.worlds import WORLD
 
 UNITS = committed_seeds("unit")  # SFT seeds of the family's policies
-# residue classes of the chain's prompts, 0 to 3, that the units of the family train on
-TRAINING_CLASSES = 4
-# residue class of all held-out prompts, and where the training prompts are of that class
-HELD_OUT, OTHERWISE = 5, 6
-# residue class that policies kept for tuning train on; they hold out OTHERWISE, as no unit here
-# does
-TUNING_CLASS = 4
-HELD_OUT_FROM = 1000  # added to a seed for its held-out prompts
 # prompts drawn from the task for each that is wanted, since one-digit sums repeat
 DRAWS_PER_PROMPT = 4
 
@@ -81,6 +75,9 @@ class Bench:
             )
         require_one_of("role", role, ("unit", "tuning") if scale in POLICY_SCALES else ("unit",))
         self.scale, self.seed, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
+        self.held_out_seed = SEED_CLASSES * (HELD_OUT_FROM + seed) + (
+            OTHERWISE if seed % SEED_CLASSES == HELD_OUT else HELD_OUT
+        )
         self.loaded: dict[str, str | None] = {}
         self._readings: dict[int, Readings] = {}
         self.results: str | Path | None = None
@@ -96,7 +93,7 @@ class Bench:
             self.scale = replace(
                 self.scale, policy=member.name, task_options=options, max_new_tokens=length
             )
-            self.data_seed = SEED_CLASSES * seed + seed % TRAINING_CLASSES
+            self.data_seed, self.held_out_seed = unit_seeds(seed)
         elif scale in POLICY_SCALES and not dials:
             world, name = scale in WORLD_SCALES, scale.partition(":")[2]
             policies = import_module(f"workbook.policies.{'worlds' if world else 'tuned'}")
@@ -105,18 +102,13 @@ class Bench:
             self.scale = replace(
                 self.scale, policy=f"{scale},seed={own[seed % len(own)]}", max_new_tokens=longest
             )
-            self.data_seed = SEED_CLASSES * seed + (
-                seed % TRAINING_CLASSES if role == "unit" else TUNING_CLASS
-            )
+            self.data_seed, self.held_out_seed = unit_seeds(seed, role)
         elif dials:
             raise ValueError(
                 f"dials={dials} belong to the policies of scale 'family'; scale {scale!r} has one"
                 " policy."
             )
-        own = self.data_seed % SEED_CLASSES == HELD_OUT or role == "tuning"
-        self.held_out_seed = SEED_CLASSES * (HELD_OUT_FROM + seed) + (
-            OTHERWISE if own else HELD_OUT
-        )
+        self.world, self.max_new_tokens = scale.removeprefix(WORLD), self.scale.max_new_tokens
 
     def dialled(self, **dials) -> Bench:
         """The same unit, with the same prompts, on the member of the same SFT seed that has these

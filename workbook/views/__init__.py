@@ -12,7 +12,6 @@ _NAMES = {  # module: what it offers
     ),
     "views.explorer": "Explorer browse frozen",
     "views.heatmap": "TokenHeatmap",
-    "views.ledger": "coverage_chart units_needed_chart",
     "views.live": "LiveChart show",
     "views.live_study": "LiveStudy live_curve live_tables",
     "views.measured": "measured_table",

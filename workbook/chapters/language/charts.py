@@ -8,8 +8,6 @@ import altair as alt
 import pandas as pd
 
 from workbook.chapters.worlds.charts import NAMES
-from workbook.statistics import unit_curve
-from workbook.studies.language.training import LENGTH
 from workbook.views.charts import intervals_chart
 from workbook.views.figures import panels, series
 from workbook.views.style import describe_rows
@@ -32,7 +30,7 @@ ASKED = {  # key of a row whose unit is a share or a probability: what it is, fo
     "H4 moved": "… of tokens that move",
     "H4 unsure": "… of tokens below one half",
 }
-READ = {  # a column of `SampledReadings`: what it is, for a panel
+READ = {  # a reading of a policy: what it is, for a panel
     "value": "held-out reward",
     "pass_at_8": "right once in eight",
     "entropy": "entropy per token (nats)",
@@ -40,13 +38,14 @@ READ = {  # a column of `SampledReadings`: what it is, for a panel
     "wrong_length": "tokens of wrong answers",
     "right_length": "tokens of right answers",
 }
-RULES = NAMES | {LENGTH: "1/T"}
+BY_LENGTH = "1/T"  # a token weighs as loss type grpo has it
+RULES = (*NAMES.values(), BY_LENGTH)
 FAMILY, SIX = "the family, ten policies", "SmolLM2, six fine-tunes"
 
 
 def beside_chart(table: pd.DataFrame):
     """Two intervals a question, the family's and that of the fine-tunes; table of
-    `claims.beside_family`.
+    `beside_family`.
     """
     rows = table[table["key"].isin(ASKED)].set_index("key").reindex(ASKED).dropna(subset="mean")
     columns = ["mean", "low", "high"]
@@ -62,30 +61,27 @@ def beside_chart(table: pd.DataFrame):
 
 
 def training_chart(
-    runs: pd.DataFrame,
-    columns: Sequence[str] = ("value", "pass_at_8", "entropy", "tax"),
+    table: pd.DataFrame,
+    readings: Sequence[str] = ("value", "pass_at_8", "entropy", "tax"),
     whom: str = "six fine-tunes",
 ):
-    """A panel a reading over batches, a line per rule with its interval; runs: table of study
-    smollm2_training.
+    """A panel a reading over batches, a line per rule with its interval.
+
+    table: language/training, of one task; reading, rule, batch, mean, low, high.
     """
-    runs = runs.assign(rule=runs["arm"].map(RULES))
-    names = [name for name in RULES.values() if name in set(runs["rule"])]
-    curves = {column: unit_curve(runs, "batch", column, by="rule") for column in columns}
-    x, look = (
-        alt.X("batch:Q", title="generation batches"),
-        {"by": "rule", "names": names, "width": 150, "height": 150},
-    )
-    charts = [
-        series(curve, x, alt.Y("mean:Q", title=None), title=READ[column], **look)
-        for column, curve in curves.items()
-    ]
-    last = pd.concat([curve.assign(read=READ[column]) for column, curve in curves.items()])
-    described = describe_rows(last[last["batch"] == last["batch"].max()], "read", "rule")
-    title = f"What training makes of {whom}, by rule"
+    names = [name for name in RULES if name in set(table["rule"])]
+    x = alt.X("batch:Q", title="generation batches")
+    look = {"by": "rule", "names": names, "width": 150, "height": 150}
+    charts = []
+    for reading in readings:
+        rows = table[table["reading"] == reading]
+        y = alt.Y("mean:Q", title=None)
+        charts.append(series(rows, x, y, title=READ[reading], **look))
+    last = table[table["reading"].isin(readings) & (table["batch"] == table["batch"].max())]
+    last = last.assign(read=last["reading"].map(READ))
     return panels(
         charts,
-        title,
+        f"What training makes of {whom}, by rule",
         "on held-out prompts; bands: 95 % t intervals over policies",
-        f"At the end. {described}",
+        f"At the end. {describe_rows(last, 'read', 'rule')}",
     )

@@ -1,59 +1,26 @@
-"""Figures of the experiments on what cancels and what teaches, drawn from their tables."""
+"""Figures of the experiments on what cancels and what teaches, of the tables in
+data/figures/teaching.
+"""
 
 import altair as alt
 import pandas as pd
 
-from workbook.statistics import pseudo_values, t_interval, unit_curve
-from workbook.studies.record import Tables
-from workbook.studies.teaching import by_hand
-from workbook.studies.teaching.claims import excess_share
-from workbook.studies.teaching.masks import BATCHES, CREDIT, MASKS, PLAIN, SIGNS, UNSURE
-from workbook.studies.teaching.pairs import falls
 from workbook.views.charts import curve_chart, intervals_chart
 from workbook.views.figures import rule
 from workbook.views.style import NEUTRAL, SERIES, describe_rows, titled, tooltips
 
-WORLDS = {
-    "world:plain": "chains",
-    "world:third": "a third wrong",
-    "world:ramble": "wrong answers ramble",
-}
-MASK = "the mask"
+MASK = "the mask"  # kind of a row that is no twin
 NETWORK, COMPUTED = "networks, measured", "one context, computed"
-SPREAD = by_hand.SPREADS["known credit"]
-DIALLED = ("world:plain", "world:third", "world:low")
 
 
-def excess_rows() -> pd.DataFrame:
-    """R of `pairs` in networks, by world, and where it can be computed, in one context: label,
-    scale, interval.
-    """
-    rows = []
-    for world, label in WORLDS.items():
-        rows.append(
-            {"label": label, "scale": NETWORK, **ratio_interval(excess_share(Tables(world)))}
-        )
-    for words in (10, 50):
-        blocks = [
-            by_hand.bandit_pairs(words, 8, SPREAD, 100, block) for block in range(by_hand.BLOCKS)
-        ]
-        units = pd.DataFrame([falls(block) for block in blocks]).assign(seed=range(len(blocks)))
-        shares = pseudo_values(units, by_hand.excess_over_correlation)
-        rows.append({"label": f"{words} words", "scale": COMPUTED, **ratio_interval(shares)})
-    return pd.DataFrame(rows)
-
-
-def ratio_interval(values: pd.Series) -> dict[str, float]:
-    """A ratio of means with the jackknife's t interval: mean, low, high."""
-    return t_interval(values)._asdict() | {"mean": values.attrs["estimate"]}
-
-
-def pairs_chart():
+def pairs_chart(table: pd.DataFrame):
     """How much more the agreement with credit loses without the pairs that cancel than without
     other pairs.
+
+    table: teaching/pairs; label, scale (NETWORK or COMPUTED), mean, low, high.
     """
     return intervals_chart(
-        excess_rows(),
+        table,
         "Pairs that cancel add to agreement in one context, and hardly in a network",
         "what the agreement of a step with exact credit loses without them, beyond other pairs; 95"
         " % t intervals",
@@ -62,33 +29,12 @@ def pairs_chart():
     )
 
 
-def mask_rows(world: str = "world:third") -> pd.DataFrame:
-    """A row per mask and twin: label, kind, credit (share of the unsure tokens' |credit| at the
-    start) and the value at the end minus plain's on the same policy (mean, low, high)."""
-    tables = Tables(world)
-    runs, shares = tables["masks/runs"], tables["masks/shares"]
-    ends = runs[runs["batch"] == BATCHES].pivot(index="seed", columns="arm", values="value")
-    held = shares.groupby(["arm", "seed"])["credit"].sum().unstack("arm")
-    held = held.div(held[UNSURE], axis=0).mean()
-    kinds = {
-        "": MASK,
-        f", {SIGNS}": "twin: permuted signs",
-        f", {CREDIT}": "twin: as much |credit|",
-    }
-    rows = []
-    for label in (*MASKS, UNSURE):
-        for suffix, kind in kinds.items():
-            if (name := f"{label}{suffix}") in ends:
-                interval = t_interval(ends[name] - ends[PLAIN])
-                rows.append(
-                    {"label": label, "kind": kind, "credit": held[name], **interval._asdict()}
-                )
-    return pd.DataFrame(rows)
+def masks_chart(table: pd.DataFrame):
+    """What training on some tokens alone ends at, over how much of the exact credit they hold.
 
-
-def masks_chart(world: str = "world:third"):
-    """What training on some tokens alone ends at, over how much of the exact credit they hold."""
-    table = mask_rows(world)
+    table: teaching/masks; label, kind, credit, mean, low, high, batches.
+    """
+    batches = table["batches"].iloc[0]
     x = alt.X("credit:Q", title="share of the unsure tokens' exact |credit| that is pushed").scale(
         domain=[0, 1.2], nice=False
     )
@@ -113,27 +59,19 @@ def masks_chart(world: str = "world:third"):
     return titled(
         alt.layer(*layers).properties(width=520, height=280),
         "What a mask teaches goes with how much credit it holds",
-        f"exact held-out value after {BATCHES} batches on these tokens alone; 95 % t intervals over"
+        f"exact held-out value after {batches} batches on these tokens alone; 95 % t intervals over"
         " ten policies",
         describe_rows(table, "label", "kind", interval=True),
     )
 
 
-def opposition_chart():
-    """Value at the end by the share of the baseline that is subtracted, minus that with all of it."""
-    parts = []
-    for world in DIALLED:
-        runs = Tables(world)["opposition/runs"]
-        ends = runs[(runs["batch"] == BATCHES) & (runs["arm"] == "rewards")]
-        full = ends[ends["share"] == 1].set_index("seed")["value"]
-        ends = ends.assign(
-            lead=ends["value"].to_numpy() - full.loc[ends["seed"]].to_numpy(), world=world
-        )
-        parts.append(ends[ends["share"] < 1])
-    curve = unit_curve(pd.concat(parts), "share", "lead", by="world")
-    curve["world"] = curve["world"].map(WORLDS | {"world:low": "a low start"})
+def opposition_chart(table: pd.DataFrame):
+    """Value at the end by the share of the baseline that is subtracted, minus that with all of it.
+
+    table: teaching/opposition; world, share, mean, low, high, units.
+    """
     return curve_chart(
-        curve,
+        table,
         "share",
         "world",
         x_title="share of the group's mean reward that is subtracted",

@@ -5,26 +5,23 @@ measured there.
 import json
 import random
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib import import_module
 from itertools import pairwise
 
 import altair as alt
 import pandas as pd
 
-from workbook.chapters.worlds.charts import NAMES, SHOWN, map_table
+from workbook.chapters.worlds.charts import NAMES, SHOWN
 from workbook.messages import progress
 from workbook.places import data_path
 from workbook.statistics import t_interval
-from workbook.studies.record import NotMeasured, load_measured
-from workbook.studies.registration import WORLD_SCALES
-from workbook.studies.worlds.outcomes import world_name
 from workbook.tasks.chain import Chain
 from workbook.tasks.walk import END, Walk
-from workbook.tasks.worlds import worlds
+from workbook.tasks.worlds import WORLD, worlds
 from workbook.views.explorer import Explorer, log_slider, menu, slider
 from workbook.views.figures import cells, forest, panels, series
 from workbook.views.live_study import LiveStudy, live_curve
+from workbook.views.measured import measured_table
 from workbook.views.style import ACCENT, SERIES, describe_rows, finish
 
 TEXTS, WRONG = ("the right chain", "a demonstration that errs"), "result whose likeliest is wrong"
@@ -260,37 +257,27 @@ def measure_rules(world: str = "world:third", lr: float = 1e-3, number: int = 0)
     exact value.
     """
     # with the training loop, which is loaded when a run begins
-    study = import_module("workbook.studies.worlds.study")
-    bench = study.Bench(world, number)
-    for arm in progress(SHOWN, "rules"):
-        for row in study.run_arm(bench, arm, lr).itertuples():
-            yield row.sampled_tokens / 1000, f"{NAMES[arm]}, now", row.value
+    runs = import_module("workbook.app.world_runs")
+    unit = runs.WorldUnit(world.removeprefix(WORLD), number)
+    for rule in progress(SHOWN, "rules"):
+        for row in runs.run_rule(unit, rule, lr).itertuples():
+            yield row.sampled_tokens / 1000, f"{NAMES[rule]}, now", row.value
 
 
 def measured_rules(world: str) -> pd.DataFrame:
-    """The curves of a world's ten policies, each rule at its own rate; until they are measured,
-    where they start.
-    """
-    with suppress(NotMeasured):
-        return map_table({world: load_measured("worlds", world, "runs")}).rename(
-            columns={"rule": "series"}
-        )
-    start = t_interval(world_start(world_name(world))["value"])._asdict()
-    return pd.DataFrame(
-        [{"series": NAMES[arm], "tokens": 0.0, **start, "units": 10} for arm in SHOWN]
-    )
+    """The curves of a world's ten policies, each rule at its own rate."""
+    curves = measured_table("worlds/map")
+    own = curves["world"] == world.removeprefix(WORLD)
+    return curves[own].rename(columns={"rule": "series"}).reset_index(drop=True)
 
 
 def live_rules(world: str = "world:third") -> LiveStudy:
     """A run of the reader's own in a world that they choose, over the measured curves of its ten
     policies.
     """
+    names_of_worlds = measured_table("worlds/map")["world"].drop_duplicates()
     controls = {
-        "world": menu(
-            world,
-            [(world_name(s), s) for s in WORLD_SCALES if len(world_start(world_name(s)))],
-            "world",
-        ),
+        "world": menu(world, [(name, f"{WORLD}{name}") for name in names_of_worlds], "world"),
         "lr": log_slider(1e-3, -4.5, -2, "learning rate"),
         "number": slider(0, 0, 9, 1, "policy of the world"),
     }
@@ -313,12 +300,7 @@ def live_rules(world: str = "world:third") -> LiveStudy:
         "title": "Four rules in one world: its ten policies, and a run of one of them now",
         "log2": False,
     }
-    look |= {
-        "subtitle": (
-            "circles, 95 % t intervals: ten policies (unmeasured worlds: their start);"
-            " diamonds: now"
-        )
-    }
+    look |= {"subtitle": ("circles, 95 % t intervals: ten policies; diamonds: now")}
     look["presets"] = {
         "another policy": {"number": 1},
         "half the rate": {"lr": 5e-4},

@@ -1,7 +1,8 @@
 """Claims at tuned language models: the measures of other rooms, read from tables of the same form.
 
 What is judged by them: data/results/smollm2/registration.yaml, with the thresholds of the family's
-rows. `beside_family` says of each row whether it came out as the family's.
+rows. `workbook.chapters.language.beside_family` says of each row whether it came out as the
+family's.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from functools import partial
 
 import pandas as pd
 
+from workbook.app.half_way import LOWER, PLAIN
+from workbook.chapters.language.beside import HERE
 from workbook.statistics import logs, pseudo_values
 from workbook.studies.cancelled import claims as cancelled
 from workbook.studies.coupling import claims as coupling
@@ -18,7 +21,6 @@ from workbook.studies.flips import claims as flips
 from workbook.studies.language.training import LENGTH
 from workbook.studies.record import Tables
 from workbook.studies.worlds import claims as worlds
-from workbook.studies.worlds.outcomes import LOWER, PLAIN
 
 OURS = dict.fromkeys(("cancelled", "dose", "mass", "value_gap"), "smollm2_probes")
 OURS |= {
@@ -27,9 +29,6 @@ OURS |= {
     "worlds_values": "worlds_values",
 }
 MOST = 64  # prompts of the largest step
-DECIDED = ("holds", "does not hold", "too small to matter")
-NUMBERS = ["outcome", "mean", "low", "high"]
-HERE = " sums"  # how keys of rows end that ask what the family's row of the same key asks
 
 
 @dataclass(frozen=True)
@@ -107,29 +106,3 @@ TRAINING = {
     "Q4 value longer": partial(beside, column="value", arm=LENGTH),
 }
 MEASURES = {"smollm2_probes": PROBES, "smollm2_training": TRAINING}
-
-
-def compared(outcome: str, family: str) -> str:
-    """Whether a row came out as the family's of the same question, by a rule that was written
-    before any was measured.
-
-    >>> compared("holds", "holds"), compared("does not hold", "holds"), compared("open", "holds")
-    ('as in the family', 'otherwise', 'not decided here')
-    """
-    if family not in DECIDED:
-        return "not decided in the family"
-    if outcome not in DECIDED:
-        return "not decided here"
-    return "as in the family" if outcome == family else "otherwise"
-
-
-def beside_family(ledger: pd.DataFrame) -> pd.DataFrame:
-    """A row per question that was asked here and of the family, or of runs in the world third: key,
-    measured, outcome, mean, low and high of both, sentence.  ledger: as `studies.ledger` makes it
-    or `ledger` reads it."""
-    asked = ledger[(ledger["scale"] == "smollm2:sums") & ledger["key"].str.endswith(HERE)]
-    asked = asked.assign(key=asked["key"].str.removesuffix(HERE)).set_index("key")
-    family = ledger[ledger["scale"].isin(("family", "world:third"))].set_index("key")
-    both = asked[["measured", *NUMBERS]].join(family[NUMBERS], rsuffix="_family", how="inner")
-    sentences = [compared(*pair) for pair in both[["outcome", "outcome_family"]].to_numpy()]
-    return both.assign(sentence=sentences).reset_index()

@@ -7,7 +7,7 @@ constant (dr_grpo) against 1/T ("length"). A unit is one stream: a policy, its t
 its draws. A run is 40 batches of 4 prompts x 8 rollouts, one AdamW step each, on-policy, of new
 adapters on queries and values; `studies.loop` takes such a policy as it is, so neither TRL nor
 another loop is needed. Rates: of LADDER the one that gets half-way with the fewest tokens on two
-other policies of sums within 20 batches (`worlds.outcomes.own_rates`); permuted, and both arms at
+other policies of sums within 20 batches (`half_way.own_rates`); permuted, and both arms at
 ramble, whose policies are those of sums trained on, run at plain's.
 
 Table runs, a row per reading: arm, lr, what `train_in_memory` reads with `SampledReadings`; of
@@ -22,13 +22,13 @@ import pandas as pd
 from jaxtyping import Float
 from torch import Tensor
 
+from workbook.app.half_way import LOWER, PLAIN, own_rates
 from workbook.policies.load import load_policy
 from workbook.policies.tuned import on_q_and_v
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.loop import TRIES, Loop, Readings, train_in_memory
 from workbook.studies.record import load_measured
-from workbook.studies.worlds.outcomes import LOWER, PLAIN, own_rates
 from workbook.studies.worlds.questions import by_length
 
 # plain advantages times mean T / T_i, as loss type grpo weighs a completion's tokens

@@ -10,12 +10,12 @@ from functools import partial
 
 import pandas as pd
 
+from workbook.app.arena import beside_plain
+from workbook.app.half_way import EXACT, PLAIN
 from workbook.statistics import logs, pseudo_values, t_interval
 from workbook.studies.record import Tables, Void
-from workbook.studies.worlds.arena_outcomes import beside_plain, read_rule, rule_ends
+from workbook.studies.worlds.arena_outcomes import read_rule, rule_ends
 from workbook.studies.worlds.outcomes import (
-    EXACT,
-    PLAIN,
     law,
     lead,
     over_worlds,

@@ -7,10 +7,11 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from workbook.app.half_way import PLAIN
 from workbook.statistics import pseudo_values
 from workbook.studies.record import Tables
 from workbook.studies.worlds.claims import ahead, over
-from workbook.studies.worlds.outcomes import PLAIN, lead
+from workbook.studies.worlds.outcomes import lead
 from workbook.studies.worlds.questions import MANY, PAIRS, RATES, TWINS
 
 

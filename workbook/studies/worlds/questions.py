@@ -28,21 +28,14 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from workbook.app.half_way import PLAIN
+from workbook.app.world_runs import GROUP_SIZE, KEPT, PROMPTS
 from workbook.policies.models import private_copy
 from workbook.probes.recovered import exact_gradient
 from workbook.probes.step import optimizer_of, trained_weights
 from workbook.studies.bench import Bench
 from workbook.studies.loop import Loop, advantaged, train_in_memory, train_on
-from workbook.studies.worlds.outcomes import PLAIN
-from workbook.studies.worlds.study import (
-    GROUP_SIZE,
-    KEPT,
-    PROMPTS,
-    SIZES,
-    loop_of,
-    squares,
-    unit_rates,
-)
+from workbook.studies.worlds.study import SIZES, loop_of, squares, unit_rates
 from workbook.theory.advantages import group_index, group_mean
 from workbook.theory.credit import CreditBatch
 from workbook.theory.credit_controls import EqualWeights

@@ -10,8 +10,8 @@ on-policy; readings every fourth batch.
 Rates are tuned on a world's three other policies. The ladder's middle is the lowest of CLIMB at
 which permuted falls below half of its start on most of them: noise alone destroys them there, so
 that the rates on both sides of what a rule can bear are tried. What rate is an arm's own, and which
-one all could share: `outcomes.own_rates`, `common_rate`. Permuted, which learns at no rate, runs at
-plain's own.
+one all could share: `half_way.own_rates`, `outcomes.common_rate`. Permuted, which learns at no
+rate, runs at plain's own.
 
 Tables, a row per reading of a run: world, arm, lr, what `train_in_memory` reads; of `worlds_rates`
 policy (of the tuning ones) in ladder (`runs`) and climb (`edge`). `worlds_start`: a row per rule
@@ -20,22 +20,30 @@ with mean2 and total2, the squared length of the expected update and the mean on
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
 import torch
 
+from workbook.app.half_way import COLLAPSED, EXACT, LOWER, PLAIN, own_rates
+from workbook.app.world_runs import (
+    BATCHES,
+    EVERY,
+    GROUP_SIZE,
+    HELD_OUT_PROMPTS,
+    PROMPTS,
+    run_rule,
+)
 from workbook.policies.models import evaluating
 from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.probes.step import scores
 from workbook.probes.values import value_error
 from workbook.studies.bench import Bench
-from workbook.studies.loop import Loop, advantaged, sample_batch, train_in_memory
+from workbook.studies.loop import Loop, advantaged, sample_batch
 from workbook.studies.record import load_measured
 from workbook.studies.registration import WORLD_SCALES
-from workbook.studies.worlds.outcomes import COLLAPSED, EXACT, LOWER, PLAIN, own_rates, world_name
+from workbook.studies.worlds.outcomes import world_name
 from workbook.theory.credit_controls import REWARD_FREE
 
 ARMS = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "edit_mask")
@@ -43,28 +51,16 @@ ARMS += ("entropy_minimization", "sequence_logp", "majority_vote", LOWER)
 LASTING = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "entropy_minimization", LOWER)
 CLIMB = tuple(1.5e-4 * 2**k for k in range(6))  # up to 4.8e-3
 LADDER = (-2, -1, 0, 1, 2)  # doublings about the edge
-PROMPTS, GROUP_SIZE, TUNED = 8, 8, 3  # of a batch; policies that a world's rates are tuned on
-KEPT = [
-    "batch",
-    "value",
-    "reward",
-    "grad_norm",
-    "moved",
-    "tax",
-    "style_entropy",
-    "pass_at_8",
-    "logp_right",
-]
-KEPT += ["sampled_tokens", "seconds"]
+TUNED = 3  # policies that a world's rates are tuned on
 
 
 class Sizes(NamedTuple):
     """Generation batches of a run, from one reading to the next, held-out prompts, batches drawn at
     the start, continuations of each held-out prompt that values are compared with."""
 
-    batches: int = 32
-    every: int = 4
-    held_out: int = 32
+    batches: int = BATCHES
+    every: int = EVERY
+    held_out: int = HELD_OUT_PROMPTS
     redraws: int = 32
     continuations: int = 64
 
@@ -75,10 +71,7 @@ SIZES = dict.fromkeys(WORLD_SCALES, Sizes()) | {"tiny": Sizes(4, 2, 4, 4, 8)}
 def run_arm(bench: Bench, arm: str, lr: float, size: Sizes | None = None) -> pd.DataFrame:
     """A run of one arm at one rate from a unit's policy; size: by default its scale's."""
     size = size or SIZES[bench.scale.name]
-    loop = replace(loop_of(bench, arm, lr), batches=size.batches)
-    given = (bench.policy, bench.task, loop, bench.data_seed, bench.readings(size.held_out))
-    run = train_in_memory(*given, every=size.every)
-    return run[KEPT].assign(world=world_name(bench.scale.name), arm=arm, lr=lr)
+    return run_rule(bench, arm, lr, size.batches, size.every, size.held_out)
 
 
 def loop_of(bench: Bench, arm: str, lr: float = CLIMB[0]) -> Loop:

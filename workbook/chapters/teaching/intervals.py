@@ -13,7 +13,7 @@ def units_needed_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Units that a row has, and those at which the detectable effect would be the smallest one of
     interest.
 
-    table: of `workbook.book.undecided`, a row each: claim, units, units needed.
+    table: of `workbook.book.undecided`; a row each: claim, units, units needed.
     """
     require(table, ["claim", "units", "units needed"], "units_needed_chart")
     rows = table.sort_values("units needed", ascending=False)
@@ -28,14 +28,15 @@ def units_needed_chart(table: pd.DataFrame) -> alt.LayerChart:
     )
 
 
-def coverage_chart(curve: pd.DataFrame, placed: pd.DataFrame) -> alt.LayerChart:
+def coverage_chart(table: pd.DataFrame) -> alt.LayerChart:
     """How often an interval holds the truth against how skewed its units are, and where the
     ledger's rows lie.
 
-    curve, placed: rows `skewness` and `placed` of data/results/coverage/coverage.intervals.parquet.
+    table: teaching/coverage; units, skewness and coverage of the simulated curve, and of the
+    ledger's rows, whose number stands in `rows`.
     """
-    require(curve, ["units", "skewness", "coverage"], "coverage_chart")
-    require(placed, ["units", "rows", "skewness", "coverage"], "coverage_chart")
+    require(table, ["units", "rows", "skewness", "coverage"], "coverage_chart")
+    curve, placed = table[table["rows"].isna()], table.dropna(subset="rows")
     lines = curve[curve["units"].isin(placed["units"])].assign(
         name=lambda table: table["units"].map("{} units".format)
     )

@@ -7,10 +7,10 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.book.terminal import table as tabulated
+from workbook.app.arena import MIX, YOURS, arena_headline, short_name
+from workbook.app.half_way import EXACT, LOWER, PLAIN
 from workbook.files import replacement
-from workbook.studies.worlds.arena_outcomes import MIX, YOURS, headline, short_name
-from workbook.studies.worlds.outcomes import EXACT, LOWER, PLAIN
+from workbook.messages import markdown_table
 from workbook.theory.credit_controls import REWARD_FREE
 from workbook.views.figures import forest, panels
 from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require
@@ -48,7 +48,7 @@ LEGEND = (
 def arena_chart(table: pd.DataFrame):
     """Rules against worlds: what each ends at beside plain in value, and its tax over plain's.
 
-    table: of `measured_table`, or `place`; rows are in its order. Raises ValueError for columns
+    table: worlds/arena below data/figures, or of `add_to_table`; rows are in its order. Raises ValueError for columns
     that it lacks.
     """
     require(table, ["world", "rule", "units", "censored", *PANELS], "arena_chart")
@@ -180,11 +180,13 @@ def table_text(table: pd.DataFrame) -> str:
     for world, own in table.groupby("world", sort=False):
         heading, *rows = table_rows(own)
         names = [name.removesuffix(f", {world}") for name in heading]
-        parts += [f"**World {world}**", tabulated(names, rows), ""]
-    return "\n".join([*parts, headline(table), LEGEND])
+        parts += [f"**World {world}**", markdown_table(names, rows), ""]
+    return "\n".join([*parts, arena_headline(table), LEGEND])
 
 
 def table_markdown(table: pd.DataFrame) -> str:
     """The table for the arena's page: the headline above it, and fewer columns."""
     heading, *rows = (f"| {' | '.join(row)} |" for row in table_rows(table, PAGE_LACKS))
-    return "\n".join([headline(table), "", heading, "|" + "---|" * (heading.count("|") - 1), *rows])
+    return "\n".join(
+        [arena_headline(table), "", heading, "|" + "---|" * (heading.count("|") - 1), *rows]
+    )

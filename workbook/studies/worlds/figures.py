@@ -1,0 +1,167 @@
+"""The tables that chapters draw of worlds and of the arena (`workbook.studies.figures`)."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from workbook.app.arena import CONTROLS, MEASURED, arena_table
+from workbook.app.half_way import ENDS, best_attainable, own_rates
+from workbook.chapters.worlds.charts import KINDS, NAMES, SHOWN
+from workbook.statistics import t_interval, unit_curve
+from workbook.studies.record import Tables
+from workbook.studies.registration import WORLD_SCALES
+from workbook.studies.worlds.arena_outcomes import SCALES, rule_ends
+from workbook.studies.worlds.outcomes import (
+    law,
+    lead,
+    points,
+    predicted,
+    unit_outcomes,
+    value_errors,
+    world_name,
+    world_tables,
+)
+from workbook.studies.worlds.question_claims import AHEAD, BIAS, SIGNAL, TAX
+from workbook.studies.worlds.questions import ASKED, GROUPS, PAIRS, STARTS, TWINS
+from workbook.views.figures import INTERVAL
+
+LONG_RUNS = ("world:low", "world:third", "world:walk")  # of 300 batches
+LONG_RULES = (*SHOWN[:3], "negative_token_filtering", *SHOWN[3:], "permuted")
+CONTROL_COLUMNS = ["world", "seed", "arm", "lr", "batch", *ENDS, "sampled_tokens"]
+
+
+def values_over_tokens(
+    study: str = "worlds",
+    scales: Sequence[str] = tuple(WORLD_SCALES),
+    rules: Sequence[str] = SHOWN,
+    folder=None,
+) -> pd.DataFrame:
+    """A row per world, rule and reading: batch, thousands of tokens, value's mean, low and high."""
+    parts = []
+    for scale in scales:
+        runs = world_tables(scale, folder)[f"{study}/runs"]
+        rows = runs[runs["arm"].isin(rules)]
+        tokens = rows.groupby(["arm", "batch"])["sampled_tokens"].mean().rename("tokens") / 1000
+        curve = unit_curve(rows, "batch", "value", by="arm").join(tokens, on=["arm", "batch"])
+        parts.append(curve.assign(world=world_name(scale)))
+    table = pd.concat(parts, ignore_index=True)
+    return table.assign(rule=table["arm"].map(NAMES)).drop(columns="arm")
+
+
+def fallen_and_late(folder=None) -> pd.DataFrame:
+    """A row per world and rule: how many policies collapsed, how many were never half-way, and what
+    exact values are off by at the start.
+    """
+    rows = []
+    for scale in WORLD_SCALES:
+        tables = world_tables(scale, folder)
+        bias = value_errors(tables)["bias"]
+        for arm, ends in unit_outcomes(tables).groupby("arm", sort=False):
+            row = {"world": world_name(scale), "rule": NAMES[arm], "units": len(ends)}
+            row |= {"collapsed": ends["collapsed"].sum(), "late": ends["censored"].sum()}
+            rows.append(row | {"bias": bias})
+    return pd.DataFrame(rows)
+
+
+def prices(folder=None) -> pd.DataFrame:
+    """A row per world and kind (of KINDS): x, the price's mean, low and high, and the line through
+    the worlds that were not held out.
+    """
+    tables = Tables("worlds", folder)
+    came, said = points(tables, tuple(WORLD_SCALES)).dropna(), predicted(tables)
+    came = came.rename(columns={"price": "mean"})
+    came["kind"] = np.where(came["world"].isin(said["world"]), KINDS[1], KINDS[0])
+    line = law(points(tables))
+    table = pd.concat([came, said.assign(kind=KINDS[2])], ignore_index=True)
+    return table.assign(intercept=line.intercept, slope=line.slope, worlds=line.worlds)
+
+
+def group_sizes(scales: Sequence[str] = STARTS, folder=None) -> pd.DataFrame:
+    """A row per world and gain of a group size over pairs, in tokens to half-way and in signal:
+    octaves, low, high, the share of runs that were `censored`, units.
+    """
+    tokens = partial(lead, base=PAIRS, study="worlds_groups")
+    rows = []
+    for scale in scales:
+        tables = world_tables(scale, folder)
+        start = tables["worlds_groups/runs"].query("batch == 0")["value"].mean()
+        missed = unit_outcomes(tables, "worlds_groups").groupby("arm")["censored"].mean()
+        for gain, measure in (("tokens", tokens), ("signal", SIGNAL)):
+            for size in [*GROUPS][1:]:
+                values = measure(tables, arm=size)
+                row = {
+                    "world": f"{world_name(scale)}, from {start:.2f}",
+                    "rule": f"{gain}, G = {size}",
+                    "censored": missed[size],
+                    "units": len(values),
+                }
+                spread = dict(zip(("octaves", "low", "high"), t_interval(values), strict=True))
+                rows.append(row | spread)
+    return pd.DataFrame(rows)
+
+
+def settings(scales: Sequence[str] = tuple(ASKED), folder=None) -> pd.DataFrame:
+    """A row per setting with its world, weights and part: mean, low and high."""
+    rows = []
+    for scale in scales:
+        tables = world_tables(scale, folder)
+        for name in ASKED.get(scale, TWINS):
+            for weights, arm in (("its own weights", name), ("equal weights", TWINS[name])):
+                whole = BIAS(tables, part="mean2", whole="total2", arm=arm)
+                parts = {
+                    "bias, share of the expected update": BIAS(tables, arm=arm),
+                    "noise, share of one batch's": 1 - whole,
+                    "tax, over plain's": TAX(tables, arm),
+                    "value, minus plain's": AHEAD(tables, arm),
+                }
+                for part, values in parts.items():
+                    spread = t_interval(values)
+                    ends = np.exp(spread) if "tax" in part else spread
+                    row = {"default": f"{name}, {world_name(scale)}", "weights": weights}
+                    rows.append(row | {"part": part} | dict(zip(INTERVAL, ends, strict=True)))
+    return pd.DataFrame(rows)
+
+
+def rates(scales: Sequence[str] = tuple(WORLD_SCALES), folder=None) -> pd.DataFrame:
+    """A row per world and rule of `worlds`: its own rate, and the world's best attainable value."""
+    parts = []
+    for scale in scales:
+        tuned = world_tables(scale, folder)["worlds_rates/runs"]
+        own = own_rates(tuned)["lr"].rename_axis("rule").reset_index()
+        parts.append(own.assign(world=world_name(scale), best=best_attainable(tuned)))
+    return pd.concat(parts, ignore_index=True)[["world", "rule", "lr", "best"]]
+
+
+def controls(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
+    """The runs of the arena's controls, reading by reading, for `compare_rule`."""
+    parts = []
+    for scale in scales:
+        tables = world_tables(scale, folder)
+        runs = pd.concat([tables["worlds/runs"], tables["arena_mix/runs"]], ignore_index=True)
+        chosen = runs[runs["arm"].isin(CONTROLS)]
+        parts.append(chosen.assign(world=world_name(scale))[CONTROL_COLUMNS])
+    return pd.concat(parts, ignore_index=True)
+
+
+def arena(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
+    """The `arena_table` of all measured rules."""
+    ends = {world_name(scale): rule_ends(world_tables(scale, folder)) for scale in scales}
+    return arena_table(ends).assign(source=MEASURED)
+
+
+FIGURES = {
+    "worlds": {
+        "worlds/map": values_over_tokens,
+        "worlds/outcomes": fallen_and_late,
+        "worlds/prices": prices,
+    },
+    "worlds_300": {
+        "worlds/map_300": partial(values_over_tokens, "worlds_300", LONG_RUNS, LONG_RULES)
+    },
+    "worlds_groups": {"worlds/groups": group_sizes},
+    "worlds_defaults": {"worlds/defaults": settings},
+    "worlds_rates": {"worlds/rates": rates},
+    "arena": {"worlds/arena": arena, "worlds/controls": controls},
+}
