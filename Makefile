@@ -10,6 +10,8 @@
 # make bench     what things cost, as ratios; nothing in it fails for being slow
 # make gpu       the tests that need a GPU
 # make portable  the tests that train, as other CPUs would run them (ARGS='"seed 1"': one setting)
+# make lock      constraints.txt, the pins for every platform and Python, from what pyproject.toml
+#                declares; those that still fit stay (ARGS=--upgrade: the newest of each)
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -29,7 +31,7 @@ LONG   := browser $(addprefix test_,bundled.py chapters.py commands.py diagnosis
 # the ends of pyproject's range; each is installed into a folder that stands before the venv's
 TRLS   := 'trl==1.13.*' 'trl>=1.13,!=1.15.*,<2'
 
-.PHONY: lab test check audit chapters release pythons trls core bench portable gpu book lint clean
+.PHONY: lab test check audit chapters release pythons trls core bench portable gpu book lock lint clean
 
 lab: $(READY)
 	$(BIN)/python -m workbook lab $(ARGS)
@@ -80,6 +82,12 @@ gpu: $(READY)
 
 book: $(READY)
 	$(BIN)/python -m workbook chapters --profile teach --in-place --book build/book
+
+lock:
+	$(PYTHON) -m venv build/uv
+	build/uv/bin/python -m pip install --disable-pip-version-check -q uv
+	build/uv/bin/uv pip compile -q --universal --python-version 3.11 --no-annotate \
+	  --extra all --extra lab --extra dev pyproject.toml -o constraints.txt $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

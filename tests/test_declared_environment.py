@@ -25,11 +25,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DEPENDENCIES = [Requirement(line) for line in PROJECT["dependencies"]]
 OPTIONAL = PROJECT["optional-dependencies"]
 EXTRAS = [Requirement(line) for name, group in OPTIONAL.items() if name != "all" for line in group]
-PINS = {
-    canonicalize_name(Requirement(line).name): Requirement(line).specifier
-    for line in (ROOT / "constraints.txt").read_text().splitlines()
-    if line.strip() and not line.startswith("#")
-}
+LOCK = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+# a package has several where its marker says for which Pythons each is
+PINS = [Requirement(line) for line in LOCK if line.strip() and not line.startswith("#")]
 # declared, and used by a name in a file of ours, not imported
 NAMED = {
     "gguf": ("workbook/policies/packaged.py", 'require("gguf")'),
@@ -43,33 +41,45 @@ NAMED = {
 }
 
 
-def version(pin) -> str:
-    (only,) = pin
-    assert only.operator == "==", f"{only} is not an exact pin"
+def version(pin: Requirement) -> str:
+    (only,) = pin.specifier
+    assert only.operator == "==", f"{pin} is not an exact pin"
     assert "*" not in only.version
     return only.version
 
 
 @pytest.mark.parametrize("requirement", [*DEPENDENCIES, *EXTRAS], ids=lambda r: r.name)
 def test_each_dependency_has_an_exact_pin_that_meets_its_floor(requirement):
-    pin = version(PINS[canonicalize_name(requirement.name)])
-    assert Version(pin) in requirement.specifier
+    name = canonicalize_name(requirement.name)
+    if name == "vllm":  # bound to the pinned torch, and not in the lock
+        assert version(requirement)
+        return
+    pins = [version(pin) for pin in PINS if canonicalize_name(pin.name) == name]
+    assert pins
+    assert all(Version(pin) in requirement.specifier for pin in pins)
     # overridden in parts: `make pythons` tries both ends of its range
-    if requirement.name == "trl":
+    if name == "trl":
         trls = re.search(r"^TRLS.*:= '(.*)' '(.*)'$", (ROOT / "Makefile").read_text(), re.M)
         oldest = next(bound.version for bound in requirement.specifier if bound.operator == ">=")
         assert trls[1] == f"trl=={oldest}.*"
         assert Requirement(trls[2]) == requirement
         return
-    assert len(requirement.specifier) == 1, "one bound each"
-    operator = next(iter(requirement.specifier)).operator
-    tied = requirement.name == "vllm"  # bound to the pinned torch
-    assert operator == ("==" if tied else ">="), "floors, so that a machine keeps its own stack"
+    (bound,) = requirement.specifier
+    assert bound.operator == ">=", "floors, so that a machine keeps its own stack"
 
 
 def test_every_pin_is_exact_and_torch_is_the_one_that_local_builds_satisfy():
-    assert all(version(pin) for pin in PINS.values())
-    assert version(PINS["torch"]) == "2.13.0"
+    assert all(version(pin) for pin in PINS)
+    (torch,) = (pin for pin in PINS if pin.name == "torch")
+    assert version(torch) == "2.13.0"
+
+
+def test_the_lock_is_what_make_lock_writes_and_names_no_index():
+    command = next(line.strip("# ") for line in LOCK if "uv pip compile" in line)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    target = next(line for line in makefile.splitlines() if "uv pip compile" in line)
+    assert set(command.split()) == set(target.split()[1:]) - {"-q", "$(ARGS)"} | {"uv"}
+    assert not any("://" in line or line.startswith("-") for line in LOCK)
 
 
 def test_readme_counts_the_packages_of_the_core():
