@@ -1,5 +1,4 @@
-"""Energy of tokens, and how much of it lies on what a whole group shares: all that equal weights can
-cancel.
+"""Energy of tokens, and how much of it lies on what a group shares: all that equal weights cancel.
 
 A token's *energy* is the squared size of its push on the logits, A^2 |e_y - p|^2. Of a token with
 probability p the rest of its group shares it with p^(G - 1), and a token that is sure to be shared
@@ -105,7 +104,7 @@ def shared_gradient(
     With g_i = sum over rollout i's chosen tokens of w_it grad log pi(y_it), averaged over groups by
     its denominator:
 
-        |sum_i A_i g_i| / sum_i |A_i g_i|        over the rollouts of one group; 0 cancels, 1 adds up
+        |sum_i A_i g_i| / sum_i |A_i g_i|     over the rollouts of one group; 0 cancels, 1 adds up
 
     Equal words behind different prefixes have different gradients, so this need not be 0 where
     weights are equal.

@@ -1,4 +1,4 @@
-"""Reuse of one batch: its ratios over epochs on it, and what objectives leave on shared tokens then.
+"""Reuse of one batch: its ratios over epochs, and what objectives then leave on shared tokens.
 
 After a first optimizer step a batch is off-policy: its ratios leave 1, and an objective weighs each
 rollout by them. Unequal weights in a group leave a part of the push on tokens that all of the group

@@ -31,7 +31,8 @@ def parts_at_reuse(
     Equal weights split a push into signal and noise (`theory.decomposition`). Weights w add a third
     part: with wbar, the equal weight that is nearest in the squares of w A,
 
-        sum_j w_j A_j (e_y - p)  =  wbar (signal + noise)  +  sum_j (w_j - wbar) A_j (e_y - p) [bias: unequal weights]
+        sum_j w_j A_j (e_y - p)  =  wbar (signal + noise)           equal weights
+                                  + sum_j (w_j - wbar) A_j (e_y - p)  bias of unequal weights
 
     Scores, values and changes are those of the policy that sampled, so that nothing but the weights
     differs.

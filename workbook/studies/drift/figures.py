@@ -41,8 +41,8 @@ def arms() -> pd.DataFrame:
 
 
 def group_sizes() -> pd.DataFrame:
-    """Exact held-out value at the end minus that in pairs, at 128 rollouts a batch, by arm and group
-    size; 0 in pairs.
+    """Exact held-out value at the end minus that in pairs, at 128 rollouts a batch, by arm and
+    group size; 0 in pairs.
     """
     units, rows = claims.places_on(FAMILY, "group_size"), []
 
@@ -196,8 +196,8 @@ def losses() -> pd.DataFrame:
 
 
 def normalizers() -> pd.DataFrame:
-    """Residual of three normalizers before the first step on SmolLM2, whose answers differ in length
-    by length_sd tokens.
+    """Residual of three normalizers before the first step on SmolLM2, whose answers differ in
+    length by length_sd tokens.
     """
     scale = "smollm2_chat"
     levels = loss_levels(Tables(scale)).rename(columns={"arm": "loss_type"})
