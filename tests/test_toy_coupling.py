@@ -26,8 +26,8 @@ from workbook.chapters.softmax.toy import (
     map_verdict,
     real_step,
 )
+from workbook.probes.rivals import measure_pairs, measure_unsure
 from workbook.rollouts.credit import output_states
-from workbook.studies.softmax.study import measure_pairs, measure_unsure
 from workbook.theory import coupling_kernel, predicted_delta_logp
 
 P = st.floats(0.01, 0.99)

@@ -37,7 +37,7 @@ from workbook.probes.cancellation import (
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies import CLAIMS
 from workbook.studies.bench import Bench
-from workbook.studies.cancelled import claims
+from workbook.studies.cancelled import claims, figures
 from workbook.studies.cancelled.study import BY, REWARDS, cancelled_study, powers
 from workbook.studies.record import Tables
 from workbook.studies.registration import read_registration
@@ -271,13 +271,18 @@ def test_charts_say_what_the_rows_hold(toy):
     assert png(to_spec(cancellation_chart(**made)))[:4] == b"\x89PNG"
 
 
-def test_committed_tables_are_drawn(tables):
+def test_measured_tables_are_drawn(tables):
     committed = Tables("tiny")
     committed._whole = {f"cancelled/{name}": table.assign(seed=0) for name, table in tables.items()}
-    explorer = explore_cancellation(committed)
+    explorer = explore_cancellation(figures.summed_pushes(committed))
     explorer.set(prompts=2, rewards=REWARDS[1])
     assert "style" in set(explorer.tables["bars"]["kind"])
-    assert len(explore_curves(committed).tables["curve"]) > 4
+    curves = figures.curves(committed)
+    drawn = curves.query("kind == 'style' and rewards == @REWARDS[0]").dropna(
+        subset="cancelled share"
+    )
+    assert len(drawn) > 4
+    assert not explore_curves().tables["curve"].empty
 
 
 def test_the_share_of_words_without_credit_falls_whatever_cancels():

@@ -10,10 +10,11 @@ import torch
 from workbook.chapters.coupling import charts, explore
 from workbook.probes.blocks import block_coupling
 from workbook.probes.coupling import coupling_by_confidence
+from workbook.probes.pair_mass import opposed_signs, pair_sums
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies import Tables, record
-from workbook.studies.coupling import claims, study
+from workbook.studies.coupling import claims, figures, study
 from workbook.views.live_study import NOW
 
 
@@ -27,7 +28,7 @@ def sampled(policy, task):
 
 def test_sums_are_over_all_pairs_of_a_prompt(sampled):
     policy, rollouts = sampled
-    table = study.pair_sums(policy, rollouts, 1, 2).query("weights == 'output layer'")
+    table = pair_sums(policy, rollouts, 1, 2).query("weights == 'output layer'")
     pairs = net = size = top = 0.0
     for group in rollouts.group_ids.unique():
         part = rollouts.select(rollouts.group_ids == group)
@@ -49,9 +50,7 @@ def test_sums_are_over_all_pairs_of_a_prompt(sampled):
 
 def test_opposed_gradients_of_the_output_layer_are_split_by_token(sampled):
     policy, rollouts = sampled
-    row = study.opposed_signs(
-        policy, rollouts, block_coupling(policy, rollouts, blocks="sign")
-    ).iloc[0]
+    row = opposed_signs(policy, rollouts, block_coupling(policy, rollouts, blocks="sign")).iloc[0]
     part = rollouts.select(rollouts.group_ids == int(row["group"]))
     states = output_states(policy, part)
     scores = -states.logits.double().softmax(-1)
@@ -131,7 +130,8 @@ def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
     monkeypatch.setitem(study.SIZES, "tiny", sizes)
     record.measure("mass", "tiny", seeds=[0, 1], folder=tmp_path)
     tables = Tables("tiny", tmp_path)
-    drawn = charts.compute_mass(tables=tables)
+    drawn = charts.mass_shares(tables["mass/pairs"], "output layer", "any", same_context=True)
+    drawn = {name: curve.assign(series=NOW) for name, curve in drawn.items()}
     shares = drawn["size"].set_index("kind")["mean"]
     assert shares.sum() == pytest.approx(1)
     assert shares["same token, both below one half"] == pytest.approx(
@@ -139,9 +139,10 @@ def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
     )
     assert "both below one half" in charts.describe_mass(**drawn)
     assert "same token, both below one half" in charts.mass_chart(**drawn).to_dict()["description"]
-    for name, curve in charts.family_training(tables).items():
-        assert set(curve["step"]) == {0, 1}, name
-    assert charts.training_chart(**charts.family_training(tables)).to_dict()["hconcat"]
+    curves = figures.training(tables)
+    for panel, curve in curves.groupby("panel"):
+        assert set(curve["step"]) == {0, 1}, panel
+    assert len(charts.training_chart(curves).to_dict()["hconcat"]) == 2
 
 
 @pytest.mark.parametrize(("bins", "place"), [(5, "other contexts"), (12, "the same context")])

@@ -12,11 +12,11 @@ from refusals import refused
 
 from workbook.chapters.flips import charts, explore
 from workbook.probes.dose import anchor_labels, dose_blocks
-from workbook.probes.step import permuted_advantages
+from workbook.probes.step import permuted_advantages, pushing_prompts
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies import Tables, record
 from workbook.studies.bench import Bench
-from workbook.studies.flips import claims, study
+from workbook.studies.flips import claims, figures, study
 from workbook.studies.registration import read_registration
 from workbook.views.live_study import NOW
 
@@ -125,7 +125,8 @@ def test_a_models_band_is_its_prompts_and_the_familys_an_interval():
         )
     }
     tables = {"family": {"dose/rates": family}, "smollm2_plain": smollm2, "smollm2:sums": tuned}
-    curve = charts.backbone_curves(tables=tables).set_index(["series", "prompts"])
+    curve = figures.backbones(tables).query("quantity == 'own sign'")
+    curve = curve.set_index(["series", "prompts"])
     assert curve.loc[("SmolLM2-135M", 4), ["mean", "low", "high"]].tolist() == [0.7, 0.5, 0.75]
     six = curve.loc[("SmolLM2, six fine-tunes", 4)]
     assert six["high"] - six["mean"] == pytest.approx(
@@ -138,7 +139,7 @@ def test_a_models_band_is_its_prompts_and_the_familys_an_interval():
 def test_permuted_advantages_stay_in_their_group_and_own_shares_are_of_one_prompt_alone(
     policy, task
 ):
-    rollouts = study.pushing_prompts(sample_rollouts(policy, task, 8, 4, seed=0), 2)
+    rollouts = pushing_prompts(sample_rollouts(policy, task, 8, 4, seed=0), 2)
     permuted = permuted_advantages(rollouts, seed=1)
     assert (
         permuted.advantages.view(2, 4)
@@ -169,6 +170,6 @@ def test_rollouts_that_push_nothing_are_refused(policy, task):
     with pytest.raises(
         ValueError, match="No prompt has different rewards; take more rollouts per prompt"
     ):
-        study.pushing_prompts(alike, 2)
+        pushing_prompts(alike, 2)
     with refused("signs", "left"):
         explore.measure_flips(policy, task, prompts=2, signs="left")

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from workbook.chapters.credit import explore
+from workbook.probes import value_gaps
+from workbook.probes.value_gaps import movement_shares, step_gaps
 from workbook.studies import Bench, Tables, measurements
 from workbook.studies.credit import study
 from workbook.studies.credit.claims import MEASURES, exact_slope, widening
@@ -19,7 +21,6 @@ from workbook.studies.credit.study import (
     GROWING,
     cell_gap,
     exact_pool,
-    movement_shares,
     parts_of,
     value_gap_study,
 )
@@ -93,16 +94,14 @@ def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench
     )
     pools = {"training": exact_pool(bench.policy, bench.task, bench.rollouts)}
     one, half = (
-        study.step_gaps(bench.policy, bench.rollouts, pools, lr, 0).query("advantages == 'own'")[
-            "gap"
-        ]
+        step_gaps(bench.policy, bench.rollouts, pools, lr, 0).query("advantages == 'own'")["gap"]
         for lr in (0.02, 0.01)
     )
     assert np.allclose(one, half, atol=0.02, equal_nan=True)
     permuted = []
     for twins, seed in ((1, 0), (1, 1000), (2, 0)):
-        monkeypatch.setattr(study, "TWINS", twins)
-        table = study.step_gaps(bench.policy, bench.rollouts, pools, 0.02, seed)
+        monkeypatch.setattr(value_gaps, "TWINS", twins)
+        table = step_gaps(bench.policy, bench.rollouts, pools, 0.02, seed)
         chosen = table.query(
             "advantages == 'permuted' and matched == 'position' and rollouts == 'all'"
         )
@@ -112,7 +111,7 @@ def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench
     )
     nothing = replace(bench.rollouts, advantages=torch.zeros(len(bench.rollouts)))
     with pytest.raises(ValueError, match="push nothing"):
-        study.step_gaps(bench.policy, nothing, {}, 0.1, 0)
+        step_gaps(bench.policy, nothing, {}, 0.1, 0)
 
 
 def test_measures_of_units_by_hand():

@@ -9,6 +9,7 @@ from workbook.studies import CLAIMS
 from workbook.studies.bench import Bench
 from workbook.studies.record import NotMeasured, Tables
 from workbook.studies.recovered import claims as measures
+from workbook.studies.recovered import figures
 from workbook.studies.recovered import study as studies
 from workbook.studies.registration import MIN_UNITS, read_registration
 from workbook.views.charts import PART_NAMES, describe_parts
@@ -47,7 +48,7 @@ def test_a_units_number_is_the_mean_over_its_draws(tables):
         measures.chosen(pd.concat([update, update]), **setting)
 
 
-def test_curves_take_the_draws_together(monkeypatch):
+def test_curves_take_the_draws_together():
     table = along([3.0 / (size - 1) for size in studies.GROUP_SIZES])["recovered/update"].assign(
         signal=0.2
     )
@@ -55,15 +56,18 @@ def test_curves_take_the_draws_together(monkeypatch):
         [table, table.assign(noise_per_signal=table["noise_per_signal"] * 3, signal=0.4)]
     )
     shares = pd.concat([draws.assign(category=name) for name in explore.LINES])
-    monkeypatch.setattr(explore, "FAMILY", {"recovered/update": draws, "recovered/shares": shares})
-    drawn = []
-    monkeypatch.setattr(explore, "curve_chart", lambda curve, *rest, **look: drawn.append(curve))
-    explore.recovered_curve("group_size")
-    at_eight = drawn[0].query("group_size == 8").set_index("line")["mean"]
+    drawn = figures.curve({"recovered/update": draws, "recovered/shares": shares}, "group_size")
+    at_eight = drawn.query("size == 8").set_index("line")["mean"]
     assert at_eight["all tokens"] == pytest.approx(0.3)
     assert at_eight[at_eight.index.str.startswith("predicted")].tolist() == pytest.approx(
         [1 / (1 + 2 * 3 / 7)]
     )
+
+
+def test_no_unit_finds_signal_in_style_words_however_many_prompts_push():
+    steps = Tables("family")["recovered/shares"].query("axis == 'prompts' and rule == 'grpo'")
+    signal = steps[steps["category"] == "style"].groupby(["seed", "prompts"])["signal"].mean()
+    assert signal.abs().max() < 0.1
 
 
 def along(noise_per_signal) -> dict[str, pd.DataFrame]:

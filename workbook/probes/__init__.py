@@ -25,13 +25,16 @@ _NAMES = {  # module: what it offers
         "cancellation_index column_shares flip_distance flip_shares predicts token_flips"
     ),
     "probes.minibatches": "cancelled_in_steps gradient_gram shared_words walk",
+    "probes.pair_mass": "opposed_signs pair_sums",
     "probes.pairs": "cancellation_by_pair",
     "probes.recovered": "credit_recovered",
     "probes.reuse": "left_on_shared objective_weights reuse_path shared_tokens",
+    "probes.rivals": "measure_pairs measure_unsure",
     "probes.step": (
         "frequency_matched logps matched_lr optimizer_of output_layer_step permuted_advantages"
-        " update"
+        " pushing_prompts update with_signs"
     ),
+    "probes.value_gaps": "movement_shares step_gaps",
     "probes.values": (
         "cell_gap context_logits exact_pool exact_values expected_reward token_values value_error"
     ),

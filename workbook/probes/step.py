@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from workbook.messages import progress
+from workbook.messages import progress, require_one_of
 from workbook.policies.models import private_copy, reading
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts, sample_rollouts
@@ -40,6 +40,7 @@ ONE_STEP_OPTIMIZERS = ("sgd", "adamw")  # momentum makes no difference to one st
 # step
 STEP_NATS = 0.1
 MOVED = 0.1  # of a step's root mean square change, beyond which a token counts as moved
+ADVANTAGES = ("by reward", "permuted")  # whose signs push
 FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 
@@ -333,6 +334,16 @@ def output_layer_step(
     return states.predicted(pushes[alive].to(states.hidden.device), lr)
 
 
+def pushing_prompts(rollouts: Rollouts, prompts: int) -> Rollouts:
+    """The rollouts of the first prompts that push, so many at most; ValueError where none does."""
+    pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:prompts]
+    if not len(pushing):
+        raise ValueError(
+            "No prompt has different rewards; take more rollouts per prompt, or another seed."
+        )
+    return rollouts.select(torch.isin(rollouts.group_ids, pushing))
+
+
 def permuted_advantages(rollouts: Rollouts, seed: int = 0) -> Rollouts:
     """The rollouts with advantages permuted within each group: frequencies as they were, rewards
     without meaning.
@@ -341,6 +352,12 @@ def permuted_advantages(rollouts: Rollouts, seed: int = 0) -> Rollouts:
     return replace(
         rollouts, advantages=permute_in_groups(rollouts.advantages, rollouts.group_ids, generator)
     )
+
+
+def with_signs(rollouts: Rollouts, signs: str, seed: int = 0) -> Rollouts:
+    """The rollouts with advantages by their reward, or permuted within each group."""
+    require_one_of("signs", signs, ADVANTAGES)
+    return permuted_advantages(rollouts, seed) if signs == "permuted" else rollouts
 
 
 def frequency_matched(table: pd.DataFrame, seed: int = 0, by: str = "token_id") -> pd.DataFrame:

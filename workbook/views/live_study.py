@@ -198,7 +198,7 @@ def live_tables(
 
         def measure_mass(policy, task, weights="output layer", prompts=8, seed=0):
             rollouts = sample_rollouts(policy, task, prompts, seed=seed)
-            yield compute_mass(weights, tables={"mass/pairs": pair_sums(policy, rollouts)})    # the same tables, of it
+            yield mass_shares(pair_sums(policy, rollouts), weights)    # the same tables, of it
 
         controls = {"weights": menu(...), "prompts": power_slider(...), "seed": slider(...)}
         live_tables(measure_mass, compute_mass, mass_chart, controls, policy, task, describe_mass)

@@ -8,7 +8,7 @@ signs of its prompt.
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "chapters.cancelled.charts": "cancellation_chart ceiling_chart family_curves",
+    "chapters.cancelled.charts": "cancellation_chart ceiling_chart",
     "chapters.cancelled.explore": (
         "compute_cancellation explore_cancellation explore_curves policy_rows"
     ),

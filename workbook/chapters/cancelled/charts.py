@@ -7,8 +7,6 @@ import numpy as np
 import pandas as pd
 
 from workbook.probes.cancellation import RIGHT, WRONG, shares
-from workbook.studies.cancelled.study import GROUP
-from workbook.studies.record import Tables
 from workbook.views.charts import curve_chart
 from workbook.views.figures import bars, panels
 from workbook.views.style import NEUTRAL, SERIES, describe_rows
@@ -17,7 +15,6 @@ BARS = ["same prompt, same sign", "same prompt, other sign", "other prompts", "n
 PLACES = ["within the prompt", "in the batch"]
 SHOWN = ("style", "template", RIGHT, WRONG, "Math", "Template", "Reasoning")
 LONGEST = 1.25  # of the axis of shares, either way; a share may lie beyond
-CURVES = {"rollouts": "one prompt, more rollouts", "prompts": "more prompts of 8 rollouts"}
 
 
 def bar_tables(sums: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -80,27 +77,6 @@ def describe_shares(bars: pd.DataFrame, shares: pd.DataFrame) -> str:
         for kind, rows in shares.pivot(index="kind", columns="place", values="share").iterrows()
     ]
     return f"Cancelled share. {'; '.join(parts)}."
-
-
-def family_curves(tables: Tables) -> pd.DataFrame:
-    """A row per unit, curve, size, kind of shared word and rewards: series, rollouts in all, and
-    what is read there.
-
-    cancelled share: in the batch; follows: of unsure tokens (kind "all", shared or not); cosine: of
-    good and bad rollouts' pushes (kind "all" of all tokens, "shared words").
-    """
-    rows = shares(tables["cancelled/sums"].query("identity in ('word', 'any word')"))
-    rows = rows.assign(rollouts=rows["size"] * np.where(rows["curve"] == "prompts", GROUP, 1))
-    follows = rows["follows"].where(rows["identity"] == "any word")
-    rows = rows.assign(
-        **{"cancelled share": rows["batch"].where(rows["identity"] == "word"), "follows": follows}
-    )
-    products = tables["cancelled/products"].query("up2 > 0 and down2 > 0")
-    lines = products.assign(
-        cosine=products["product"] / np.sqrt(products["up2"] * products["down2"]), curve="rollouts"
-    )
-    lines = lines.assign(kind=lines["tokens"], rewards="by reward")
-    return pd.concat([rows, lines]).assign(series=lambda table: table["curve"].map(CURVES))
 
 
 def ceiling_chart(table: pd.DataFrame) -> alt.LayerChart:

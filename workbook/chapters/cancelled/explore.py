@@ -1,4 +1,4 @@
-"""Explorers of the cancelled share: of rows in hand (a toy's, a policy's), of committed tables, and
+"""Explorers of the cancelled share: of rows in hand (a toy's, a policy's), of measured sums, and
 its curves.
 """
 
@@ -8,15 +8,13 @@ from workbook.chapters.cancelled.charts import (
     bar_tables,
     cancellation_chart,
     describe_shares,
-    family_curves,
 )
 from workbook.chapters.cancelled.toy import toy_rows
 from workbook.probes.cancellation import PushRows, prompt_rows
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.cancelled.study import REWARDS
-from workbook.studies.record import FAMILY, Tables
 from workbook.views.explorer import Explorer, browse, menu, power_slider, slider
+from workbook.views.measured import measured_table
 from workbook.views.style import SERIES
 
 SAMPLED = 16  # prompts of `policy_rows`, of which those that push are measured
@@ -48,39 +46,27 @@ def compute_cancellation(
 
 
 def compute_measured(
-    tables: Tables, prompts: int = 1, rewards: str = REWARDS[0]
+    table: pd.DataFrame, prompts: int = 1, rewards: str = "by reward"
 ) -> dict[str, pd.DataFrame]:
-    """The same from committed tables, the sums of all units, on prompts of 8 rollouts."""
-    rows = tables["cancelled/sums"].query(
-        "curve == 'prompts' and size == @prompts and rewards == @rewards"
-    )
+    """The same from measured sums over units, of steps on prompts of 8 rollouts."""
+    rows = table.query("prompts == @prompts and rewards == @rewards")
     if rows.empty:
         raise ValueError(
             f"No step on {prompts} prompts was measured with rewards {rewards}; take fewer prompts."
         )
-    return bar_tables(
-        rows.groupby(["identity", "kind"], sort=False).sum(numeric_only=True).reset_index()
-    )
+    return bar_tables(rows)
 
 
-def explore_cancellation(rows: PushRows | Tables | None = None) -> Explorer:
+def explore_cancellation(rows: PushRows | pd.DataFrame | None = None) -> Explorer:
     """Four bars per class of word and its cancelled share, with sliders over the prompts of a step
     and their rollouts.
 
-    rows: of a policy (`policy_rows`), of a toy (`toy_rows`, the default), or committed tables of
-    the study.
+    rows: of a policy (`policy_rows`), of a toy (`toy_rows`, the default), or measured sums, such as
+    the table "cancelled/smollm2".
     """
     rows = toy_rows(12) if rows is None else rows
-    drawn = cancellation_chart, describe_shares
-    if isinstance(rows, Tables):
-        most = int(rows["cancelled/sums"].query("curve == 'prompts'")["size"].max())
-        controls = {"prompts": power_slider(1, most, "prompts in the step")}
-        if rows["cancelled/sums"]["rewards"].nunique() > 1:
-            controls["rewards"] = menu(REWARDS[0], list(REWARDS), "rewards")
-        presets = {f"{most} prompts in the step": {"prompts": most}} if most > 1 else {}
-        return Explorer(
-            compute_measured, drawn[0], controls, drawn[1], {"tables": rows}, presets=presets
-        )
+    if isinstance(rows, pd.DataFrame):
+        return _explore_measured(rows)
     most = int(rows.blocks.blocks["last"].max()) + 1
     controls = {
         "prompts": slider(1, 1, len(rows.groups), 1, "prompts in the step"),
@@ -94,19 +80,41 @@ def explore_cancellation(rows: PushRows | Tables | None = None) -> Explorer:
         "rewards permuted": {"permuted": 0},
     }
     return Explorer(
-        compute_cancellation, drawn[0], controls, drawn[1], {"rows": rows}, presets=presets
+        compute_cancellation,
+        cancellation_chart,
+        controls,
+        describe_shares,
+        {"rows": rows},
+        presets=presets,
     )
 
 
-def explore_curves(tables: Tables = FAMILY) -> Explorer:
-    """The committed curves over rollouts of one prompt and over prompts, laid over one another at
+def _explore_measured(table: pd.DataFrame) -> Explorer:
+    most = int(table["prompts"].max())
+    controls = {"prompts": power_slider(1, most, "prompts in the step")}
+    kinds = table["rewards"].unique().tolist()
+    if len(kinds) > 1:
+        controls["rewards"] = menu(kinds[0], kinds, "rewards")
+    presets = {f"{most} prompts in the step": {"prompts": most}} if most > 1 else {}
+    return Explorer(
+        compute_measured,
+        cancellation_chart,
+        controls,
+        describe_shares,
+        {"table": table},
+        presets=presets,
+    )
+
+
+def explore_curves() -> Explorer:
+    """The family's curves over rollouts of one prompt and over prompts, laid over one another at
     equal rollouts.
     """
     return browse(
-        family_curves(tables),
+        measured_table("cancelled/curves"),
         "rollouts",
         ["cancelled share", "follows", "cosine"],
-        {"kind": "style", "rewards": REWARDS[0]},
+        {"kind": "style", "rewards": "by reward"},
         "series",
         labels={"kind": "shared words", "value": "shown"},
         presets={

@@ -10,8 +10,7 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.coupling.charts": (
-        "agreement_by_movement agreement_by_movement_chart confidence_chart family_training"
-        " training_chart"
+        "agreement_by_movement agreement_by_movement_chart confidence_chart training_chart"
     ),
     "chapters.coupling.explore": "check_forecast explore_couplings live_mass live_push",
 }

@@ -7,12 +7,11 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import bootstrap_mean, unit_curve
-from workbook.studies.record import FAMILY, Tables
-from workbook.studies.registration import registered_outcome
 from workbook.theory.coupling import BELOW_HALF
 from workbook.views import figures
 from workbook.views.charts import curve_chart
 from workbook.views.live_study import NOW
+from workbook.views.measured import measured_table
 from workbook.views.style import ACCENT, describe_rows, require, titled
 
 TOKENS = ("same token", "different tokens")
@@ -123,19 +122,16 @@ def confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
 # --- pairs by mass
 
 
-def compute_mass(
-    weights: str = "output layer",
-    signs: str = "any",
-    same_context: bool = True,
-    tables: Tables | None = None,
+def mass_shares(
+    pairs: pd.DataFrame, weights: str, signs: str, same_context: bool
 ) -> dict[str, pd.DataFrame]:
     """Shares of pairs and of mass, and net coupling, by kind of pair: {of SHARES: kind, mean, low,
-    high, series}.
+    high, units}.
 
-    weights: of WEIGHTS.  signs: of the pair's rollouts, of SIGNS.  same_context: whether pairs
-    behind one and the same prefix count.  tables: the family's, if not given.
+    pairs: of `probes.pair_sums`, with a column seed.  weights: of WEIGHTS.  signs: of the pair's
+    rollouts, of SIGNS.  same_context: whether pairs behind one and the same prefix count.
     """
-    rows = (tables or FAMILY)["mass/pairs"].query("weights == @weights")
+    rows = pairs[pairs["weights"] == weights]
     if SIGNS[signs]:
         rows = rows[rows["signs"] == signs]
     if not same_context:
@@ -155,9 +151,18 @@ def compute_mass(
     curves = {
         column: unit_curve(shares, "kind", column).set_index("kind").loc[order] for column in SHARES
     }
-    return {
-        column: curve.reset_index().assign(series=THE_FAMILY) for column, curve in curves.items()
-    }
+    return {column: curve.reset_index() for column, curve in curves.items()}
+
+
+def compute_mass(
+    weights: str = "output layer", signs: str = "any", same_context: bool = True
+) -> dict[str, pd.DataFrame]:
+    """The family's `mass_shares`, with the column series."""
+    table = measured_table("coupling/mass")
+    setting = ["weights", "signs", "same_context"]
+    here = (table[setting] == [weights, signs, same_context]).all(axis=1)
+    rows = table[here].drop(columns=setting).assign(series=THE_FAMILY)
+    return {name: rows[rows["shown"] == name].drop(columns="shown") for name in SHARES}
 
 
 def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> alt.HConcatChart:
@@ -205,59 +210,35 @@ def describe_mass(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) ->
 # --- one token pushes
 
 
-def family_training(tables: Tables | None = None) -> dict[str, pd.DataFrame]:
-    """Spillover and agreement along training: {"followers", "agreement"}, means over ten policies
-    with t intervals.
+def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
+    """Spillover and agreement along training, a panel each: table "coupling/training".
 
-    Columns series, step, mean, low, high, units.
+    Columns panel (followers, agreement), threshold (of the claim), series, step, mean, low, high.
     """
-    rows = (tables or FAMILY)["mass/training"].rename(columns={"quantity": "series"})
-    curve = unit_curve(rows, "step", "size", by="series")
-    shown = {"followers": FOLLOWERS, "agreement": AGREEMENT}
-    return {
-        name: curve[curve["series"].isin(kinds)].reset_index(drop=True)
-        for name, kinds in shown.items()
+    titles = {
+        "followers": ("movement / the pushing tokens'", "One token pushes: how far others move"),
+        "agreement": ("share that agrees", "The output layer predicts what moves, not all"),
     }
-
-
-def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HConcatChart:
-    """A panel for each table of `family_training`."""
-    far, share = (registered_outcome("mass", key).threshold for key in ("H3", "H4"))
-    panels = [
-        (
-            followers,
-            FOLLOWERS,
-            1 / far,
-            "movement / the pushing tokens'",
-            "One token pushes: how far others move",
-        ),
-        (
-            agreement,
-            AGREEMENT,
-            share,
-            "share that agrees",
-            "The output layer predicts what moves, not all",
-        ),
-    ]
-    drawn = [
-        curve_chart(
-            table,
-            "step",
-            series="series",
-            log2=False,
-            x_title="optimizer steps of training",
-            y_title=y_title,
-            title=title,
-            subtitle="unsure: below one half; band: 95 % t interval over ten policies",
-            reference=[(threshold, "threshold of the claim")],
-            names=list(names),
-            legend={"columns": 1},
+    drawn = []
+    for panel, names in {"followers": FOLLOWERS, "agreement": AGREEMENT}.items():
+        rows = table[table["panel"] == panel]
+        y_title, title = titles[panel]
+        drawn.append(
+            curve_chart(
+                rows,
+                "step",
+                series="series",
+                log2=False,
+                x_title="optimizer steps of training",
+                y_title=y_title,
+                title=title,
+                subtitle="unsure: below one half; band: 95 % t interval over ten policies",
+                reference=[(rows["threshold"].iloc[0], "threshold of the claim")],
+                names=list(names),
+                legend={"columns": 1},
+            )
         )
-        for table, names, threshold, y_title, title in panels
-    ]
-    ends = pd.concat(
-        table[table["step"] == table["step"].max()] for table in (followers, agreement)
-    )
+    ends = table[table["step"] == table["step"].max()]
     chart = alt.hconcat(*drawn, spacing=14).properties(
         description=f"At the end: {describe_rows(ends, 'series')}."
     )

@@ -17,12 +17,13 @@ from workbook.probes.coupling import (
     masked_update,
     shared_token,
 )
+from workbook.probes.pair_mass import pair_sums
 from workbook.probes.step import ONE_STEP_OPTIMIZERS
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.coupling.study import pair_sums
 from workbook.theory.coupling import BELOW_HALF, NEARLY_CERTAIN
 from workbook.views.explorer import Explorer, menu, power_slider, slider, switch
 from workbook.views.live_study import LiveStudy, live_curve, live_tables
+from workbook.views.measured import measured_table
 
 # learning rates of a push
 RATES = {"sgd": (0.01, 0.1, 0.3, 1.0), "adamw": (1e-4, 1e-3, 3e-3, 1e-2)}
@@ -99,7 +100,8 @@ def measure_push(
 
 def family_push(optimizer: str = "sgd") -> pd.DataFrame:
     """The family's spillover before training, the same at every rate since its steps were small."""
-    before = charts.family_training()["followers"].query("step == 0").drop(columns="step")
+    before = measured_table("coupling/training").query("panel == 'followers' and step == 0")
+    before = before[["series", "mean", "low", "high", "units"]]
     return pd.concat([before.assign(lr=rate) for rate in RATES[optimizer]], ignore_index=True)
 
 
@@ -149,12 +151,12 @@ def measure_mass(
     anchors=8,
     seed=0,
 ) -> dict[str, pd.DataFrame]:
-    """`compute_mass` of this policy now.  anchors: tokens of each prompt whose gradient of all
-    weights is taken.
+    """`mass_shares` of this policy now.  anchors: tokens of each prompt whose gradient of all weights
+    is taken.
     """
     rollouts = sample_rollouts(policy, task, prompts, group_size, seed, max_new_tokens=NEW_TOKENS)
-    tables = {"mass/pairs": pair_sums(policy, rollouts, prompts, anchors, seed).assign(seed=0)}
-    return charts.compute_mass(weights, signs, same_context, tables)
+    pairs = pair_sums(policy, rollouts, prompts, anchors, seed).assign(seed=0)
+    return charts.mass_shares(pairs, weights, signs, same_context)
 
 
 def live_mass(policy, task, prompts: int = 8) -> LiveStudy:

@@ -9,7 +9,7 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.credit.explore": (
-        "check_continuations explore_budget explore_repeated family_budget live_value_gap"
+        "check_continuations explore_budget explore_repeated live_value_gap"
         " movement_by_class shares_chart value_path"
     ),
 }

@@ -10,23 +10,14 @@ import pandas as pd
 
 from workbook.chapters.grading import UNANSWERED
 from workbook.probes.step import matched_lr
+from workbook.probes.value_gaps import SMALL_NATS, step_gaps
 from workbook.probes.values import exact_pool
 from workbook.rollouts.sample import sample_rollouts
-from workbook.statistics import unit_curve
-from workbook.studies.credit.study import (
-    AXES,
-    FRESH,
-    GROWING,
-    MORE_PROMPTS,
-    SMALL_NATS,
-    TINY_NATS,
-    step_gaps,
-)
-from workbook.studies.record import FAMILY
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider
 from workbook.views.figures import bars, forest
 from workbook.views.live_study import NOW, LiveStudy, live_tables
+from workbook.views.measured import measured_table
 from workbook.views.style import NEUTRAL, SERIES, describe_rows, finish, require, titled, visible
 
 MOVEMENT = "mean change of log-probability (nats)"
@@ -116,7 +107,8 @@ def movement_by_class(summary: pd.DataFrame) -> alt.LayerChart:
 
 FAMILY_NAME = "ten policies"
 LENGTH = 48  # new tokens at most
-HELD_OUT_PROMPTS, HELD_OUT_CLASS = 16, 5  # a residue class of seeds that no study trains on
+HELD_OUT_PROMPTS, HELD_OUT_SIZE = 16, 4  # prompts that a step is judged by, rollouts of each
+HELD_OUT_CLASS = 5  # a residue class of seeds that no study trains on
 MAX_PROMPTS = 32
 GAP = "boosted − suppressed (reward)"
 POOLS = {"training": "prompts of the step", "held-out": "held-out prompts"}
@@ -135,19 +127,11 @@ def family_gaps(matched: str = "position", of: str = "value") -> dict[str, pd.Da
     """The study's gaps after one step: {"gaps": tokens (which are compared), mean, low, high,
     units, series}.
     """
-    rows = _named(FAMILY["value_gap/gaps"], matched, of).assign(place=0)
-    curve = unit_curve(rows, "place", "gap", by="tokens").assign(series=FAMILY_NAME)
-    return {
-        "gaps": (
-            curve.drop(columns="place")
-            .set_index("tokens")
-            .loc[rows["tokens"].unique()]
-            .reset_index()
-        )
-    }
+    rows = measured_table("credit/gaps").query("matched == @matched and of == @of")
+    return {"gaps": rows.drop(columns=["matched", "of"]).assign(series=FAMILY_NAME)}
 
 
-def _named(table: pd.DataFrame, matched: str, of: str) -> pd.DataFrame:
+def named_comparisons(table: pd.DataFrame, matched: str, of: str) -> pd.DataFrame:
     """Rows of one comparison, by sign, with the name that the chart shows."""
     signs = {"positive": "right rollouts", "negative": "failing rollouts"}
     rows = table[
@@ -189,14 +173,14 @@ def measure_gap(
             f"No prompt has different rewards with seed={seed} and prompts={prompts}; take others."
         )
     held_out = sample_rollouts(
-        policy, task, HELD_OUT_PROMPTS, FRESH, seed=other, max_new_tokens=LENGTH
+        policy, task, HELD_OUT_PROMPTS, HELD_OUT_SIZE, seed=other, max_new_tokens=LENGTH
     )
     pools = {
         "training": exact_pool(policy, task, rollouts),
         "held-out": exact_pool(policy, task, held_out),
     }
     lr = matched_lr(policy, rollouts, optimizer, nats)
-    rows = _named(step_gaps(policy, rollouts, pools, lr, seed, optimizer), matched, of)
+    rows = named_comparisons(step_gaps(policy, rollouts, pools, lr, seed, optimizer), matched, of)
     yield {
         "gaps": (
             rows[["tokens"]].assign(mean=rows["gap"], low=rows["gap"], high=rows["gap"], units=1)
@@ -243,36 +227,22 @@ def live_value_gap(policy, task, prompts: int = 16) -> LiveStudy:
 # --- H8: the sampling budget
 
 
-def family_budget(
-    axis: str = GROWING, pool: str = "training", matched: str = "position"
-) -> pd.DataFrame:
-    """The study's gap along one axis of H8: columns series, size, mean, low, high, units (t
-    intervals over policies).
-
-    axis: one of AXES; size is its number of rollouts per prompt, or of prompts where these grow.
-    """
-    rows = FAMILY["value_gap/budget"].query(
-        "axis == @axis and pool == @pool and matched == @matched"
-    )
-    size = "prompts" if axis == MORE_PROMPTS else "group_size"
-    return unit_curve(rows.rename(columns={size: "size"}), "size", "gap").assign(series=FAMILY_NAME)
-
-
 def explore_budget() -> Explorer:
     """Menus over the study's gaps by the size of the sample: what grows, whose tokens, what is
     alike in them.
     """
-    rows = FAMILY["value_gap/budget"]
-    size = rows["group_size"].where(rows["axis"] != MORE_PROMPTS, rows["prompts"])
-    start = {
-        "axis": menu(GROWING, list(AXES), "what grows"),
+    rows = measured_table("credit/budget")
+    axes = rows["axis"].unique().tolist()
+    controls = {
+        "axis": menu(axes[0], axes, "what grows"),
         "pool": _menu("training", POOLS, "prompts"),
+        "matched": _menu("position", MATCHED, "alike in"),
     }
     return browse(
-        rows.assign(size=size),
+        rows,
         "size",
         "gap",
-        start | {"matched": _menu("position", MATCHED, "alike in")},
+        controls,
         x_title="rollouts per prompt, or prompts",
         y_title=GAP,
         title="What a larger sample buys",
@@ -292,18 +262,19 @@ def explore_repeated() -> Explorer:
     """Menus over the study's gaps after each update on one batch: whose tokens, what is alike, the
     first one's size.
     """
-    nats = menu(SMALL_NATS, [SMALL_NATS, TINY_NATS], "movement by a step (nats)")
+    rows = measured_table("credit/repeated")
+    sizes = sorted(rows["nats"].unique().tolist(), reverse=True)
     return browse(
-        FAMILY["value_gap/repeated"],
+        rows,
         "step",
         "gap",
         {
             "pool": _menu("training", POOLS, "prompts"),
             "matched": _menu("position", MATCHED, "alike in"),
-            "nats": nats,
+            "nats": menu(sizes[0], sizes, "movement by a step (nats)"),
         },
         presets={
-            "steps a tenth as long": {"nats": TINY_NATS},
+            "steps a tenth as long": {"nats": sizes[-1]},
             "held-out prompts": {"pool": "held-out"},
         },
         log2=False,

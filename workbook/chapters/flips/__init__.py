@@ -10,8 +10,7 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.flips.charts": (
-        "backbone_curves backbones_chart compute_flips describe_flips family_follows own_share"
-        " own_share_chart"
+        "compute_flips describe_flips backbones_chart own_share own_share_chart"
     ),
     "chapters.flips.explore": "check_shares check_words live_flips",
 }

@@ -4,8 +4,6 @@ Every interval is a t interval over units (policy and prompts), unless a chart s
 paper's place on the axis is our guess: it names batches of 16 to 96 in one figure.
 """
 
-from contextlib import suppress
-
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -13,11 +11,10 @@ import pandas as pd
 from workbook.probes.blocks import DRAWS, Blocks, step_changes
 from workbook.probes.flips import COLUMNS, EPS, EPSILONS
 from workbook.statistics import unit_curve
-from workbook.studies.record import FAMILY, NotMeasured, Tables
-from workbook.studies.registration import MIN_UNITS
 from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.views.charts import curve_chart
 from workbook.views.live_study import NOW
+from workbook.views.measured import measured_table
 from workbook.views.style import NEGATIVE, POSITIVE, describe_rows, require, titled
 
 PAPER = (256, 1024, "a large batch: our guess of the paper's")
@@ -26,39 +23,24 @@ FOLLOWS = "chance to follow the own sign"
 LESS_AND_LESS = "The more prompts push, the less a token follows its own rollout"
 OUTGROWN = "What other prompts do outgrows the own prompt's push"
 SAYS_NOTHING = (0.5, "the sign says nothing")
-THE_FAMILY = "the family"
 CLASSES = ("result", "style")  # the words of the bundled task that are not forced
 # from the bar's foot upwards
 CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}
-# by scale
-BACKBONES = {
+BACKBONES = {  # by scale
     "family": "bundled family",
     "smollm2_plain": "SmolLM2-135M",
     "gemma3_plain": "Gemma 3 270M",
+    "smollm2:sums": "SmolLM2, six fine-tunes",
 }
-BACKBONES |= {"smollm2:sums": "SmolLM2, six fine-tunes"}
-# which measured their curves, dose_llm the others'
-STUDIES = {"family": "dose", "smollm2:sums": "smollm2_probes"}
-# what is asked of backbones: column, title of the chart, of its axis, what it is compared with
+# what is asked of backbones: title of the chart, of its axis, what it is compared with
 QUANTITIES = {
-    "own sign": ("follows", f"{LESS_AND_LESS}, on every model", FOLLOWS, SAYS_NOTHING),
-    "own share": ("own share", OUTGROWN, "own / (own + others), rms", (0.5, "own = others")),
+    "own sign": (f"{LESS_AND_LESS}, on every model", FOLLOWS, SAYS_NOTHING),
+    "own share": (OUTGROWN, "own / (own + others), rms", (0.5, "own = others")),
 }
 BANDS = (
     "band: 95 % t interval over policies (family, fine-tunes) or draws of prompts (SmolLM2-135M);"
     " Gemma: range"
 )
-
-
-# --- H1: whose sign a token follows, on the family
-
-
-def family_follows(tokens: str = "unsure") -> pd.DataFrame:
-    """Chance of the family's tokens (as in `flip_rates`) to follow their own sign: prompts, mean,
-    low, high, units.
-    """
-    rows = FAMILY["dose/rates"].query("tokens == @tokens")
-    return unit_curve(rows, "prompts", "follows").assign(series=THE_FAMILY)
 
 
 def own_share(
@@ -103,45 +85,16 @@ def own_share_chart(curve: pd.DataFrame) -> alt.LayerChart:
 # --- backbones
 
 
-def backbone_curves(
-    tokens: str = "moved", quantity: str = "own sign", tables: dict[str, Tables] | None = None
-) -> pd.DataFrame:
-    """What tokens do against prompts per step, by model: series, prompts, mean, low, high, units.
-
-    tokens: as in `flip_rates`.  quantity: of QUANTITIES.  tables: {scale: its tables}, instead of
-    those below data/results; models that were not measured are left out.  With fewer than six units
-    the band is the range over the measured prompts.
-    """
-    column, lines = QUANTITIES[quantity][0], []
-
-    def chosen(rates: pd.DataFrame) -> pd.DataFrame:
-        rows = rates[rates["tokens"] == tokens]
-        return rows.assign(**{"own share": rows["own"] / (rows["own"] + rows["others"])})
-
-    for scale in tables or BACKBONES:
-        with suppress(NotMeasured):
-            read, study = tables[scale] if tables else Tables(scale), STUDIES.get(scale, "dose_llm")
-            line = unit_curve(chosen(read[f"{study}/rates"]), "prompts", column)
-            if study == "dose_llm" and line["units"].min() < MIN_UNITS:
-                spread = (
-                    chosen(read["dose_llm/by_prompt"])
-                    .groupby("prompts")[column]
-                    .agg(["min", "max"])
-                )
-                line = line.assign(
-                    low=line["prompts"].map(spread["min"]), high=line["prompts"].map(spread["max"])
-                )
-            lines.append(line.assign(series=BACKBONES[scale]))
-    return pd.concat(lines, ignore_index=True)
-
-
 def backbones_chart(curve: pd.DataFrame, quantity: str = "own sign") -> alt.LayerChart:
-    """Lines of `backbone_curves`, and of the policy in hand where it is there, with the paper's
-    place shaded.
+    """Lines of the table "flips/backbones", and of the policy in hand where it is there, with the
+    paper's place shaded.
+
+    quantity: of QUANTITIES, whose lines are drawn.
     """
-    _, title, y_title, reference = QUANTITIES[quantity]
+    title, y_title, reference = QUANTITIES[quantity]
+    lines = curve[curve["quantity"] == quantity]
     return curve_chart(
-        curve,
+        lines,
         "prompts",
         series="series",
         x_title=PROMPTS,
@@ -150,7 +103,7 @@ def backbones_chart(curve: pd.DataFrame, quantity: str = "own sign") -> alt.Laye
         paper=PAPER,
         reference=[reference],
         subtitle=BANDS,
-        names=[name for name in (*BACKBONES.values(), NOW) if name in set(curve["series"])],
+        names=[name for name in (*BACKBONES.values(), NOW) if name in set(lines["series"])],
         height=280,
     )
 
@@ -163,22 +116,15 @@ def compute_flips(
 
     eps: the nearest that was measured.
     """
+    rows = measured_table("flips/shares")
     nearest = min(EPSILONS, key=lambda measured: abs(np.log(measured / eps)))
-    parts = []
-    for scale, name in BACKBONES.items():
-        with suppress(NotMeasured):
-            rows = Tables(scale)["flip_backbones/shares"]
-            here = (
-                (rows["optimizer"] == optimizer)
-                & (rows["advantages"] == signs)
-                & np.isclose(rows["eps"], nearest)
-            )
-            means = rows[here].groupby(["column", "change"], sort=False)
-            means = means.agg(
-                share=("share", "mean"), prompts=("prompts", "sum"), units=("seed", "nunique")
-            )
-            parts.append(means.reset_index().assign(model=name))
-    return {"table": pd.concat(parts, ignore_index=True)}
+    here = (
+        (rows["optimizer"] == optimizer)
+        & (rows["advantages"] == signs)
+        & np.isclose(rows["eps"], nearest)
+    )
+    shown = ["model", "column", "change", "share", "prompts", "units"]
+    return {"table": rows.loc[here, shown].reset_index(drop=True)}
 
 
 def flips_chart(table: pd.DataFrame) -> alt.FacetChart:

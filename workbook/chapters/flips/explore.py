@@ -11,9 +11,15 @@ from torch import Tensor
 from workbook.chapters.flips import charts
 from workbook.chapters.grading import answer_of, grade
 from workbook.probes.flips import EPS, EPSILONS, column_shares, token_flips
-from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
+from workbook.probes.step import (
+    ADVANTAGES,
+    ONE_STEP_OPTIMIZERS,
+    STEP_NATS,
+    matched_lr,
+    pushing_prompts,
+    with_signs,
+)
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.flips.study import ADVANTAGES, pushing_prompts, with_signs
 from workbook.views.explorer import log_slider, menu, power_slider, slider
 from workbook.views.live_study import NOW, LiveStudy, live_tables
 

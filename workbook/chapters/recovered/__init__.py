@@ -10,6 +10,6 @@ to one constant of the batch; *own-prompt share of signal*, its part of the squa
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "chapters.recovered.explore": "compute_recovered explore_recovered recovered_curve",
+    "chapters.recovered.explore": "UPDATE compute_recovered explore_recovered recovered_chart",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

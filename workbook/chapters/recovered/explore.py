@@ -10,9 +10,6 @@ from workbook.policies.load import load_policy
 from workbook.probes.recovered import credit_recovered
 from workbook.probes.values import exact_values
 from workbook.rollouts.sample import sample_rollouts
-from workbook.statistics import unit_curve
-from workbook.studies.record import FAMILY
-from workbook.studies.recovered.study import GROUP_SIZE, RULE
 from workbook.tasks import get_task
 from workbook.views.charts import curve_chart, describe_parts, parts_table, signal_noise_chart
 from workbook.views.explorer import Explorer, menu, slider
@@ -33,30 +30,19 @@ RULES = ["grpo", "dr_grpo", "positive_only", "oracle", "permuted"]
 # --- measured
 
 
-def recovered_curve(axis: str) -> alt.LayerChart:
-    """Own-prompt share of signal, measured over an axis of AXES: all tokens, results, style words,
-    the update.
+def recovered_chart(curves: pd.DataFrame) -> alt.LayerChart:
+    """Own-prompt share of signal over one of AXES: all tokens, results, style words, the update.
+
+    curves: rows of the table "recovered/curves" that have one axis.
     """
-    tables = (FAMILY[f"recovered/{name}"] for name in ("shares", "update"))
-    shares, update = (table[(table["rule"] == RULE) & (table["axis"] == axis)] for table in tables)
-    lines = [shares[shares["category"] == name].assign(line=words) for name, words in LINES.items()]
-    lines.append(update.assign(line=UPDATE))
-    # noise per signal goes as 1 / (G - 1): 1 / (1 + nu (G0 - 1) / (G - 1)), nu that at G0 = 8
-    if axis == "group_size":
-        # over draws
-        known = (
-            update[update["group_size"] == GROUP_SIZE].groupby("seed")["noise_per_signal"].mean()
-        )
-        noise = update["seed"].map(known) * (GROUP_SIZE - 1) / (update["group_size"] - 1)
-        line = f"predicted for the update from {GROUP_SIZE} rollouts"
-        lines.append(update.assign(signal=1 / (1 + noise), line=line))
+    [axis] = curves["axis"].unique()
     return curve_chart(
-        unit_curve(pd.concat(lines), axis, "signal", by="line"),
-        axis,
+        curves,
+        "size",
         series="line",
         x_title=AXES[axis],
         y_title="own-prompt share of signal",
-        title=f"Own-prompt share of signal in one {RULE} step, by {AXES[axis]}",
+        title=f"Own-prompt share of signal in one grpo step, by {AXES[axis]}",
         log2=True,
         reference=[0.0, 1.0],
         paper=PAPERS.get(axis),

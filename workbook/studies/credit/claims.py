@@ -11,7 +11,8 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workbook.studies.credit.study import FIXED, GROWING, MORE_PROMPTS, SMALL_NATS, TINY_NATS
+from workbook.probes.value_gaps import SMALL_NATS
+from workbook.studies.credit.study import FIXED, GROWING, MORE_PROMPTS, TINY_NATS
 from workbook.studies.record import Tables
 from workbook.theory.choices import SIGNS
 

@@ -1,17 +1,11 @@
 """The study of chapter 07 over policies and seeds: which tokens a step favours, by exact values
 (H7, H8, H9, R1, R4).
 
-    gap = mean value of boosted tokens - mean value of suppressed ones
-
-A token's value is the policy's expected reward once the token is written, known without
-continuations (`workbook.probes.values`). The step is plain SGD, so small that every change of
-log-probability is proportional to it. A token counts as moved beyond a tenth of the pool's root
-mean square change. Boosted and suppressed tokens are compared within a prompt, within rollouts of
-one reward, and mostly at equal position. What was stated before any unit was
-measured: data/results/value_gap/registration.yaml.
+What a gap is: `workbook.probes.value_gaps`. The step is plain SGD, so small that every change of
+log-probability is proportional to it. What was stated before any unit was measured:
+data/results/value_gap/registration.yaml.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -20,30 +14,14 @@ import torch
 
 from workbook.messages import progress
 from workbook.policies.models import private_copy
-from workbook.probes.step import (
-    MOVED,
-    frequency_matched,
-    logps,
-    matched_lr,
-    optimizer_of,
-    permuted_advantages,
-    update,
-)
+from workbook.probes.step import logps, matched_lr, optimizer_of, update
+from workbook.probes.value_gaps import CELLS, SMALL_NATS, rms_change, step_gaps
 from workbook.probes.values import Pool, cell_gap, exact_pool, pool_change
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.statistics import bootstrap_mean
 from workbook.studies.bench import Bench
 from workbook.theory.advantages import group_advantages
 
-# root mean square movement by one step, and in H9 by one a tenth of it
-SMALL_NATS, TINY_NATS = 0.01, 0.001
-CELLS = {  # what is alike in boosted and suppressed tokens that are compared
-    "prompt": ("group", "reward"),
-    "position": ("group", "reward", "position"),
-    # after each token was matched in frequency between a prompt's two sides (R1)
-    "token": ("group", "reward"),
-}
-OF_SIGN = {"all": (0, 1), "positive": (1,), "negative": (0,)}  # rewards of the rollouts
+TINY_NATS = 0.001  # root mean square movement by the smaller step of H9
 FRESH = 4  # rollouts per prompt in the pools that H8's steps are judged by
 DEEP_PROMPTS, DEEP = 16, 16  # prompts, and rollouts of each, along whose number H8 goes
 GROWING = "rollouts per prompt, 16 prompts"
@@ -56,7 +34,6 @@ AXES = {  # of H8: (estimator, (prompts, rollouts per prompt) of each cell)
 }
 PARTS_OF_A_CELL = 2  # parts of the rollouts, at most, that a cell's steps are taken on
 REPEATED, STEPS = 128, 8  # rollouts of one batch, and updates on it (H9)
-TWINS = 4  # steps with permuted advantages, whose mean gap is the permuted twin's
 HELD_OUT = 256  # rollouts of held-out prompts that one step is judged by (R4)
 
 
@@ -81,45 +58,6 @@ def value_gap_study(bench: Bench) -> dict[str, pd.DataFrame]:
         "budget": budget_gaps(bench, lr),
         "repeated": pd.concat(repeated, ignore_index=True),
     }
-
-
-def step_gaps(
-    policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, seed: int, optimizer: str = "sgd"
-) -> pd.DataFrame:
-    """H7: gaps after one step on all rollouts; mean gaps after `TWINS` whose advantages were
-    permuted in each prompt.
-
-    Columns: pool, advantages (own, permuted), rollouts (all, positive, negative), matched (of
-    CELLS), of (value, credit), gap.
-    """
-    before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
-    rows, twins = [], [permuted_advantages(rollouts, seed + 1000 * k) for k in range(TWINS)]
-    for name, pushing in [("own", rollouts), *(("permuted", twin) for twin in twins)]:
-        mine = private_copy(policy)
-        update(mine, pushing, optimizer, lr)
-        tables = {pool: pool_change(mine, pools[pool], before[pool]) for pool in pools}
-        for pool, table in tables.items():
-            rows += [{"pool": pool, "advantages": name, **row} for row in gap_rows(table, seed)]
-    keys = ["pool", "advantages", "rollouts", "matched", "of"]
-    return pd.DataFrame(rows).groupby(keys, sort=False, as_index=False)["gap"].mean()
-
-
-def gap_rows(table: pd.DataFrame, seed: int) -> Iterator[dict]:
-    """One row per (rollouts, matched, of); what counts as moved is decided once, over the whole
-    table.
-    """
-    eps = MOVED * _rms(table)
-    for matched, cells in CELLS.items():
-        kept = frequency_matched(table, seed) if matched == "token" else table
-        for sign, rewards in OF_SIGN.items():
-            part = kept[kept["reward"].isin(rewards)]
-            for of in ("value", "credit"):
-                yield {
-                    "rollouts": sign,
-                    "matched": matched,
-                    "of": of,
-                    "gap": cell_gap(part, cells, of, eps),
-                }
 
 
 def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
@@ -200,7 +138,7 @@ def gaps_after(policy, part: Rollouts, pools: dict[str, Pool], lr: float) -> lis
             "pool": name,
             "matched": matched,
             "gap": cell_gap(table, CELLS[matched]),
-            "rms": _rms(table),
+            "rms": rms_change(table),
         }
         for name, table in moved.items()
         for matched in ("prompt", "position")
@@ -231,33 +169,5 @@ def repeated_gaps(
                     "gap": cell_gap(table, CELLS[matched]),
                     "weighted": weighted,
                 }
-                rows.append({"step": step, "pool": name, **gap, "rms": _rms(table)})
+                rows.append({"step": step, "pool": name, **gap, "rms": rms_change(table)})
     return pd.DataFrame(rows)
-
-
-def movement_shares(
-    policy, rollouts: Rollouts, estimator: str = "grpo", optimizer: str = "sgd", lr: float = 0.1
-) -> pd.DataFrame:
-    """H6: each category's share of one step's movement, the sum of |dlogp| over its tokens.
-
-    Columns: category, mean, low, high (an interval over prompts), estimator.  Raises ValueError if
-    the rollouts' categories are unknown.
-    """
-    if rollouts.categories is None:
-        raise ValueError(
-            "The rollouts have no categories; sample them from a task that annotates its tokens."
-        )
-    advantages = group_advantages(rollouts.rewards, rollouts.group_ids, estimator)
-    before, table = logps(policy, rollouts), rollouts.token_table()
-    mine = private_copy(policy)
-    update(mine, replace(rollouts, advantages=advantages), optimizer, lr)
-    change = (logps(mine, rollouts) - before).double().cpu().numpy()
-    table["size"] = abs(change[table["rollout"].to_numpy(), table["position"].to_numpy()])
-    sums = table.groupby(["group", "category"])["size"].sum().unstack(fill_value=0.0)
-    shares = sums.div(sums.sum(axis=1), axis=0).dropna()
-    rows = [{"category": name, **bootstrap_mean(own)._asdict()} for name, own in shares.items()]
-    return pd.DataFrame(rows).assign(estimator=estimator)
-
-
-def _rms(table: pd.DataFrame) -> float:
-    return float((table["dlogp"] ** 2).mean() ** 0.5)

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from workbook.messages import require_one_of
 from workbook.probes.blocks import Blocks, block_coupling, coupling_by_mass
 from workbook.probes.categories import categorized
 from workbook.probes.dose import (
@@ -35,12 +34,18 @@ from workbook.probes.dose import (
     shift_curve,
 )
 from workbook.probes.flips import EPSILONS, column_shares, token_flips
-from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr, permuted_advantages
+from workbook.probes.step import (
+    ADVANTAGES,
+    ONE_STEP_OPTIMIZERS,
+    STEP_NATS,
+    matched_lr,
+    pushing_prompts,
+    with_signs,
+)
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import DRAWS_PER_PROMPT, Bench, distinct_rollouts
 
 TABLES = ("rates", "net", "blocks")
-ADVANTAGES = ("by reward", "permuted")  # whose signs push
 # prompts sampled, measured and in a bundle; prompts of the real steps; at which categories are
 # compared
 SIZES = {
@@ -189,22 +194,3 @@ def flip_backbones_study(bench: Bench) -> dict[str, pd.DataFrame]:
             shares = pd.concat([column_shares(table, eps).assign(eps=eps) for eps in EPSILONS])
             tables.append(shares.assign(optimizer=optimizer, advantages=signs))
     return {"shares": pd.concat(tables, ignore_index=True)}
-
-
-# --- which rollouts push
-
-
-def pushing_prompts(rollouts: Rollouts, prompts: int) -> Rollouts:
-    """The rollouts of the first prompts that push, so many at most; ValueError where none does."""
-    pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:prompts]
-    if not len(pushing):
-        raise ValueError(
-            "No prompt has different rewards; take more rollouts per prompt, or another seed."
-        )
-    return rollouts.select(torch.isin(rollouts.group_ids, pushing))
-
-
-def with_signs(rollouts: Rollouts, signs: str, seed: int = 0) -> Rollouts:
-    """The rollouts with advantages by their reward, or permuted within each group."""
-    require_one_of("signs", signs, ADVANTAGES)
-    return permuted_advantages(rollouts, seed) if signs == "permuted" else rollouts

@@ -29,13 +29,14 @@ import torch
 from workbook.probes.blocks import block_coupling, coupling_by_mass
 from workbook.probes.cancellation import PARTS, PushRows, prompt_rows
 from workbook.probes.dose import flip_rates
+from workbook.probes.pair_mass import pair_sums
 from workbook.probes.step import MOVED
+from workbook.probes.value_gaps import CELLS
 from workbook.probes.values import cell_gap, token_values
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.cancelled.study import BY, DRAWS, PERMUTATIONS, powers, prompts_curve
-from workbook.studies.coupling.study import pair_sums, proxy_signs
-from workbook.studies.credit.study import CELLS
+from workbook.studies.coupling.study import proxy_signs
 from workbook.studies.flips.study import facts
 
 EQUAL = CELLS["position"]  # what is alike in boosted and suppressed tokens that are compared

@@ -55,10 +55,10 @@ def measure_pairs(policy, rollouts: Rollouts) -> pd.DataFrame:
 def measure_unsure(policy, rollouts: Rollouts) -> pd.DataFrame:
     """What couples to tokens below one half, a row per prompt.
 
-    Columns: group; rivals and no_rivals, mean |K| of such pairs in different contexts over that of equal such tokens;
-    negative, share of rivals with K < 0; different, the part of what moves such a token from other positions,
-    |sum_j A_j K_ij|, that comes from different tokens (NaN where all advantages are 0); options, exp(entropy) of an
-    such a token's softmax, on average.
+    Columns: group; rivals and no_rivals, mean |K| of such pairs in different contexts over that of
+    equal such tokens; negative, share of rivals with K < 0; different, the part of what moves such a
+    token from other positions, |sum_j A_j K_ij|, that comes from different tokens (NaN where all
+    advantages are 0); options, exp(entropy) of such a token's softmax, on average.
     """
     rows = []
     for group, states, contexts, advantages in _groups(policy, rollouts):

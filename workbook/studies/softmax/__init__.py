@@ -1,1 +1,0 @@
-"""The study of chapters/softmax: what is measured, how, and what was registered."""
