@@ -134,8 +134,8 @@ def imported_modules(source: str) -> set[str]:
 def imports_below(*folders: str) -> dict[str, Path]:
     """Return {module: a file that imports it} of the Python files of folders, our own apart."""
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    # pytest puts tests/ on the path
-    own = {"workbook", *(path.stem for path in (ROOT / "tests").iterdir())}
+    # pytest puts the folders of tests/ on the path
+    own = {"workbook", *(path.stem for path in (ROOT / "tests").rglob("*"))}
     return {
         module: path
         for path in files
