@@ -57,7 +57,6 @@ def test_licence_and_citation_agree_with_the_package():
     assert citation["version"] == project["version"]
     assert f"## {project['version']}" in text["CHANGELOG.md"]
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
-    assert citation["repository-code"] == project["urls"]["Repository"]
     authors = {
         reference["identifiers"][0]["value"]: [one["family-names"] for one in reference["authors"]]
         for reference in citation["references"]

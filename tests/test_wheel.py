@@ -161,7 +161,6 @@ def test_the_wheel_holds_the_library_and_its_data(wheel):
     assert packages <= {str(Path(name).parent) for name in names if name.endswith(".py")}
     assert {Path(name).parts[0] for name in names} == {"workbook", Path(metadata).parts[0]}
     assert "Classifier: Typing :: Typed" in text
-    assert "Project-URL: Repository, https://" in text
     assert wheel.stat().st_size < 20 * 2**20
 
 
