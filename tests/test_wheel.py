@@ -36,6 +36,7 @@ from workbook.places import data_path
 from workbook.studies import load_measured
 from workbook.app import load_run
 from workbook.training import RunConfig
+from workbook.views import measured_table
 
 def run(*arguments):
     out, err = io.StringIO(), io.StringIO()
@@ -58,6 +59,8 @@ result = {
     "measure": run("measure", "flip_backbones", "--scale", "tiny"),
     "chapters": run("chapters", "00"),
     "studies": len(load_measured("flip_backbones", "family", "shares")),
+    "figure": measured_table("flips/follows").to_json(),
+    "member": load_policy("family:seed=1").provenance["sha256"],
     "sweep": RunConfig.load("data/configs/chain.yaml").task,
 }
 run = load_run("run")
@@ -130,13 +133,14 @@ def installed(wheel, tmp_path_factory):
     return home
 
 
-def environment():
+def environment(home):
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PYTHON", "WORKBOOK"))
     }
-    return kept | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    kept |= {"WORKBOOK_CACHE": str(home / "cache"), "HF_HUB_OFFLINE": "1"}
+    return kept | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
 
 
 def contents(folder):
@@ -167,11 +171,14 @@ def test_the_wheel_holds_the_library_and_its_data(wheel):
 def test_the_wheel_works_from_another_folder_and_writes_nothing_into_the_package(installed, capsys):
     from workbook.__main__ import main
     from workbook.policies.load import load_policy
+    from workbook.views import measured_table
 
     (package,) = (installed / "venv").glob("lib/python*/site-packages/workbook")
     place, before = installed / "place", contents(package)
     place.mkdir()
-    out = sh(installed / "venv" / "bin" / "python", "-c", USE, cwd=place, env=environment())
+    out = sh(
+        installed / "venv" / "bin" / "python", "-c", USE, cwd=place, env=environment(installed)
+    )
     result = json.loads(out.splitlines()[-1])
     assert contents(package) == before
     assert sorted(path.name for path in place.iterdir()) == ["run"]
@@ -179,6 +186,8 @@ def test_the_wheel_works_from_another_folder_and_writes_nothing_into_the_package
     assert result["sha256"] == load_policy("bundled").provenance["sha256"]
     assert (result["rollouts"], result["steps"], result["sweep"]) == (4, 2, "chain")
     assert result["studies"] > 0
+    assert result["figure"] == measured_table("flips/follows").to_json()
+    assert result["member"] == load_policy("family:seed=1").provenance["sha256"]
     assert result["git"] is None, "the repository around it is not the workbook's"
     assert [result[name][0] for name in ("train", "claims", "estimators")] == [0, 0, 0], result
     assert "prefix_credit" in result["estimators"][1]
@@ -195,4 +204,6 @@ def test_the_wheel_works_from_another_folder_and_writes_nothing_into_the_package
 
 def test_the_command_is_installed(installed):
     command = installed / "venv" / "bin" / "workbook"
-    assert sh(command, "claims", "--claim", "H1", cwd=installed, env=environment()).startswith("H1")
+    assert sh(
+        command, "claims", "--claim", "H1", cwd=installed, env=environment(installed)
+    ).startswith("H1")
