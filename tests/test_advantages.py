@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from workbook.theory import ESTIMATORS, group_advantages, prefix_credit
 
@@ -93,18 +94,18 @@ def test_order_and_labels_do_not_matter(batch, seed, estimator):
 
 
 @pytest.mark.parametrize(
-    ("rewards", "groups", "estimator", "words"),
+    ("rewards", "groups", "estimator", "field", "value"),
     [
-        ([0.0, math.nan], [0, 0], "grpo", r"rewards\[1\] is nan"),
-        ([math.inf, 0.0], [0, 0], "rloo", r"rewards\[0\] is inf"),
-        ([0.0, 1e30], [0, 0], "grpo", "finite number of size at most"),
-        ([0.0, 1.0], [0], "grpo", r"group_ids has shape \(1,\)"),
-        ([[0.0, 1.0]], [0, 0], "grpo", r"rewards has shape \(1, 2\)"),
-        ([0.0, 1.0], [0, 0], "gae", "estimator='gae' must be one of grpo, dr_grpo"),
+        ([0.0, math.nan], [0, 0], "grpo", "rewards[1]", math.nan),
+        ([math.inf, 0.0], [0, 0], "rloo", "rewards[0]", math.inf),
+        ([0.0, 1e30], [0, 0], "grpo", "rewards[1]", float(torch.tensor(1e30))),
+        ([0.0, 1.0], [0], "grpo", "group_ids.shape", (1,)),
+        ([[0.0, 1.0]], [0, 0], "grpo", "rewards.shape", (1, 2)),
+        ([0.0, 1.0], [0, 0], "gae", "estimator", "gae"),
     ],
 )
-def test_refusals_say_what_is_wrong(rewards, groups, estimator, words):
-    with pytest.raises(ValueError, match=words):
+def test_refusals_say_what_is_wrong(rewards, groups, estimator, field, value):
+    with refused(field, value):
         group_advantages(torch.tensor(rewards), torch.tensor(groups), estimator)
 
 

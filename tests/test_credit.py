@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from small_run import SMALL, bundled_trainer
 from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback
@@ -97,7 +98,7 @@ def test_sampling_in_a_rule_leaves_everything_as_it_was(policy, rollouts):
     # nothing is left to sample
     assert torch.equal(batches[0].continue_from(range(12), whole), rollouts.rewards)
     for prefix in ([5] * 60, [5, -1]):
-        with pytest.raises(ValueError, match="prefixes of at most 38 token ids from 0 to 32"):
+        with refused("prefixes", [prefix]):
             batches[0].continue_from([0], [prefix])
 
 
@@ -110,7 +111,7 @@ def rule_file(folder: Path, text: str, name: str = "credit.py") -> str:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("def other(batch): ...", "credit.py has no function 'rule'; it has other."),
+        ("def other(batch): ...", "a function of credit.py, which has other"),
         (
             "import nowhere",
             (
@@ -144,7 +145,7 @@ def test_a_file_that_is_no_rule_is_refused_before_a_run(tmp_path, text, sentence
         ("batch.mask", "returned a Tensor; return floats"),
         ("batch.rewards / 0", "gave inf to rollout 0; every advantage must be a finite number."),
         ("batch.completion_ids.float().sub(1.5).log()", "gave nan to rollout 0, position 1;"),
-        ("batch.states", "raised ValueError: batch.states is not known here"),
+        ("batch.states", "batch.states is not known here"),
         ("{}['a']", "raised KeyError: 'a' (line 2 of credit.py)."),
     ],
 )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from refusals import refused
 from small_run import SMALL, bundled_trainer
 
+from workbook.messages import InvalidValue
 from workbook.theory import coupling_kernel
 from workbook.theory.credit import LAZY, CreditBatch
 from workbook.theory.credit_controls import REWARD_FREE, majority_vote, worst_token_reset
@@ -428,7 +429,7 @@ def test_a_rule_asks_for_nothing_but_its_needs(name):
     assert set(needs) <= {*LAZY, "continue_from"}
     if needs:
         assert not CREDIT_RULES[name].applies(CreditBatch(*bare))
-        with pytest.raises(ValueError, match="is not known here"):
+        with pytest.raises(InvalidValue, match=r"^batch\."):
             rule(name, CreditBatch(*bare))
 
 

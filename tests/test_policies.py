@@ -13,6 +13,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from refusals import refused
 from safetensors.torch import load_file, save_file
 from small_run import nudge_adapters
 from test_rollouts import CHAT, SumTask, make_model, make_tokenizer
@@ -89,27 +90,26 @@ def test_a_local_folder_loads_as_saved_with_provenance_whole_or_in_shards(folder
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "field"),
     [
-        ({"quantization": "int3"}, "quantization='int3' is unknown"),
-        ({"lora": -1}, "lora=-1 is no adapter"),
-        ({"lora": True}, "lora=True is no adapter"),
-        ({"lora": 2.5}, "lora=2.5 is no adapter"),
-        ({"lora": LoraConfig(lora_dropout=0.1)}, "lora_dropout=0.1"),
-        ({"dtype": "float8"}, "dtype='float8' is unknown"),
-        ({"dtype": torch.int8}, "dtype=torch.int8 is unknown"),
-        ({"device": "tpu"}, "device='tpu' is unknown"),
-        ({"device": "mps", "quantization": "nf4"}, "does not run on device"),
-        ({"name": 3}, "is no policy: it must be text or a path"),
-        ({"name": ""}, r'neither an existing folder nor a hub id.*"bundled"'),
-        ({"name": "/no/such/folder"}, r'neither an existing folder nor a hub id.*"bundled"'),
-        ({"name": "two words"}, r'neither an existing folder nor a hub id.*"bundled"'),
+        ({"quantization": "int3"}, "quantization"),
+        ({"lora": -1}, "lora"),
+        ({"lora": True}, "lora"),
+        ({"lora": 2.5}, "lora"),
+        ({"lora": LoraConfig(lora_dropout=0.1)}, "lora_dropout"),
+        ({"dtype": "float8"}, "dtype"),
+        ({"dtype": torch.int8}, "dtype"),
+        ({"device": "tpu"}, "device"),
+        ({"device": "mps", "quantization": "nf4"}, "device"),
+        ({"name": 3}, "name"),
+        ({"name": ""}, "name"),
+        ({"name": "/no/such/folder"}, "name"),
+        ({"name": "two words"}, "name"),
     ],
 )
-def test_bad_options_are_refused_in_a_sentence(folder, options, message):
-    with pytest.raises(ValueError, match=message) as refusal:
+def test_bad_options_are_refused_in_a_sentence(folder, options, field):
+    with refused(field, options.get(field, 0.1)):
         load_policy(**{"name": str(folder), **options})
-    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("kind", ["refuses", "hangs"])

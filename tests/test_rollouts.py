@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from refusals import refused
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoConfig,
@@ -241,7 +242,7 @@ def test_from_batch_keeps_what_is_known(policy):
     sampled = sample_rollouts(policy, SumTask(), 3, group_size=2, max_new_tokens=7)
     names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages")
     batch = {name: getattr(sampled, name) for name in names}
-    with pytest.raises(ValueError, match=r"batch lacks \['group_ids'\]"):
+    with pytest.raises(ValueError, match="group_ids"):
         Rollouts.from_batch(batch)
     bare = Rollouts.from_batch(batch, group_ids=sampled.group_ids)
     table = bare.token_table()
@@ -396,6 +397,9 @@ def test_a_seed_reproduces_and_nothing_global_moves(policy):
     assert first.completions != other.completions
 
 
+NAMELESS = Dataset.from_dict({"text": ["1"]})
+
+
 def rewarding(*rewards):
     task = SumTask()
     task.reward = lambda **_: list(rewards)
@@ -403,42 +407,48 @@ def rewarding(*rewards):
 
 
 @pytest.mark.parametrize(
-    ("task", "prompts", "settings", "message"),
+    ("task", "prompts", "settings", "field", "value"),
     [
-        (SumTask(), 2, {"group_size": 0}, "group_size=0 must be a whole number"),
+        (SumTask(), 2, {"group_size": 0}, "group_size", 0),
         (
             SumTask(),
             2,
             {"temperature": float("nan")},
-            "temperature=nan must be a finite number above 0",
+            "temperature",
+            float("nan"),
         ),
-        (SumTask(), 2, {"top_p": 0.0}, r"top_p=0.0 must be above 0 and at most 1"),
+        (SumTask(), 2, {"top_p": 0.0}, "top_p", 0.0),
         (
             SumTask(),
             2,
             {"top_k": 1.5},
-            r"top_k=1.5 must be a whole number of 0 \(no limit\) or more",
+            "top_k",
+            1.5,
         ),
-        (SumTask(), 2, {"min_p": 2}, "min_p=2 must be None or between 0 and 1"),
-        (SumTask(), 2, {"generation_kwargs": {"warmth": 2}}, "holds 'warmth', which is no field"),
+        (SumTask(), 2, {"min_p": 2}, "min_p", 2),
+        (SumTask(), 2, {"generation_kwargs": {"warmth": 2}}, "generation_kwargs['warmth']", 2),
         (
             SumTask(),
             2,
             {"generation_kwargs": {"num_return_sequences": 2}},
-            "holds num_return_sequences=2; groups are",
+            "generation_kwargs['num_return_sequences']",
+            2,
         ),
-        (SumTask(), 0, {}, "prompts=0"),
-        (SumTask(), Dataset.from_dict({"text": ["1"]}), {}, "column prompt"),
+        (SumTask(), 0, {}, "prompts", 0),
+        (SumTask(), NAMELESS, {}, "prompts", NAMELESS),
         (
             SumTask(),
             Dataset.from_dict({"prompt": ["", "1"], "answer": ["", ""]}),
             {},
-            "has no tokens",
+            "prompt",
+            "",
         ),
-        (rewarding(None, 1.0), 1, {}, r"task\.reward returned None"),
-        (rewarding(1.0), 1, {}, r"task\.reward returned 1 rewards, but 2"),
+        (rewarding(None, 1.0), 1, {}, "task.reward", None),
+        (rewarding(1.0), 1, {}, "task.reward", [1.0]),
     ],
 )
-def test_what_cannot_be_sampled_is_refused_in_a_sentence(policy, task, prompts, settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_be_sampled_is_refused_in_a_sentence(
+    policy, task, prompts, settings, field, value
+):
+    with refused(field, value):
         sample_rollouts(policy, task, prompts, **{"group_size": 2, "max_new_tokens": 2} | settings)

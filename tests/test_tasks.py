@@ -8,6 +8,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reasoning_gym.factory import DATASETS
+from refusals import refused
 
 from workbook.tasks import get_task
 from workbook.tasks.gym import allowed_datasets
@@ -117,7 +118,7 @@ def test_gym_refuses_questions_of_several_right_answers():
         allowed_datasets()
     )
     for name in ("countdown", "rubiks_cube", "ransom_note"):
-        with pytest.raises(ValueError, match="is refused"):
+        with refused("dataset", name):
             get_task(f"gym:{name}")
 
 
@@ -158,7 +159,7 @@ def test_hub_reads_a_local_folder(tmp_path):
     ]:
         with pytest.raises(ValueError, match=match):
             get_task(f"hub:{tmp_path}", **options)
-    with pytest.raises(ValueError, match=r"31 prompts are asked for, but hub:.* has 30 rows"):
+    with pytest.raises(ValueError, match="31 prompts"):
         task.dataset(31)
 
 

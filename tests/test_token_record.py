@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
+from refusals import refused
 from small_run import SMALL, bundled_trainer, nudge_adapters
 from trl import GRPOTrainer
 
@@ -347,13 +348,11 @@ def test_the_files_of_several_processes_are_one_table(tmp_path):
 def test_what_is_not_there_or_damaged_is_a_sentence(tmp_path):
     (tmp_path / "step-000003.0.parquet").write_bytes(b"torn")
     (tmp_path / "step-3.parquet").write_bytes(b"mine")
-    with pytest.raises(ValueError, match=r"step-000003\.0\.parquet can't be read: it is damaged"):
+    with pytest.raises(ValueError, match="damaged"):
         read_step(tmp_path, 3)
-    with pytest.raises(
-        ValueError, match=r"step=9 has no token table in .*; recorded steps are 3\."
-    ):
+    with refused("step", 9):
         read_step(tmp_path, 9)
-    with pytest.raises(ValueError, match="none, since record_tokens was 0"):
+    with refused("step", 1):
         read_step(tmp_path / "nowhere", 1)
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -187,14 +188,12 @@ def test_the_rounded_adapter_merged_is_the_policy(script, monkeypatch):
         for name in ("sums,seed=1", "ramble,seed=2")
     ]
     assert len({policy.provenance["sha256"], *others}) == 3
-    for name, sentence in {
-        "sums,seed=9": "seed=9.safetensors is missing",
-        "sums": "names no tuned policy",
-    }.items():
-        with pytest.raises(ValueError, match=sentence):
-            load_policy(f"smollm2:{name}")
+    with pytest.raises(ValueError, match=r"seed=9\.safetensors is missing"):
+        load_policy("smollm2:sums,seed=9")
+    with refused("name", "smollm2:sums"):
+        load_policy("smollm2:sums")
     monkeypatch.setattr(tuned, "COMMITTED", script / "elsewhere")
-    with pytest.raises(ValueError, match=r"make_smollm2\.py sums makes those"):
+    with refused("role", "unit"):
         Bench(SUMS)
 
 

@@ -145,16 +145,14 @@ def test_a_policy_that_learned_too_little_is_passed_over(small):
 
 def test_what_is_not_there_is_said_in_a_sentence(small):
     world_file(named.worlds()["little"], 1).unlink()
-    with pytest.raises(
-        ValueError, match=r"come with a clone .*: data/worlds/little/seed=1.safetensors is missing"
-    ):
+    with pytest.raises(ValueError, match=r"seed=1\.safetensors is missing"):
         load_policy("world:little,seed=1")
-    with pytest.raises(ValueError, match="no policy of seed 3: take one of 1, 2"):
+    with refused("seed", 3):
         load_policy("world:little,seed=3")
-    with pytest.raises(ValueError, match="world hard has no policies yet: python data"):
+    with pytest.raises(ValueError, match="hard has no policies yet"):
         load_policy("world:hard,seed=1")
     for name in ("world:little", "world:little,seed=x", "world:little,seed=1,width=3"):
-        with pytest.raises(ValueError, match="names no policy of a world: write"):
+        with refused("name", name):
             policy_folder(name)
 
 
@@ -170,13 +168,13 @@ def test_a_world_is_a_task_at_fixed_levels(name):
     world, task = named.worlds()[name], get_task(f"world:{name}")
     assert task == get_task(world.task, **world.options) == world.made()
     assert world.policies in {"family", *named.worlds()}
-    with pytest.raises(ValueError, match="fixed levels, so it takes no operands"):
+    with refused("operands", 3):
         get_task(f"world:{name}", operands=3)
 
 
 def test_an_unknown_world_is_refused_with_the_names_of_all():
     for call in (get_task, load_policy):
-        with pytest.raises(ValueError, match="no world 'sunny': choose one of plain, low, "):
+        with refused("world", "sunny", tuple(named.worlds())):
             call("world:sunny" + (",seed=1" if call is load_policy else ""))
 
 

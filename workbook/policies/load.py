@@ -27,6 +27,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from workbook.messages import InvalidValue, require_one_of
 from workbook.places import data_path, file_hash, import_to_stay, require
 from workbook.policies.models import as_device, as_dtype, padding_error, prepare_for_cpu, seeded
 from workbook.policies.packaged import PACKAGED, RECORD, TUNED
@@ -89,8 +90,7 @@ def load_policy(
     Raises ValueError for a name, quantization, lora, dtype or device that cannot be, or not for
     this model, and ConnectionError for a hub that cannot be reached, after a few seconds.
     """
-    if quantization not in (None, "nf4"):
-        raise ValueError(f'quantization={quantization!r} is unknown: use None or "nf4".')
+    require_one_of("quantization", quantization, (None, "nf4"))
     if quantization:
         require("bitsandbytes")
     asked = {"quantization": quantization, "lora": lora if isinstance(lora, int) else None}
@@ -98,9 +98,7 @@ def load_policy(
     device = as_device(device, quantization)
     dtype, reason = as_dtype(dtype, device, frozen=bool(quantization or lora))
     if not isinstance(name, str | os.PathLike):
-        raise ValueError(
-            f'name={name!r:.80} is no policy: it must be text or a path, e.g. "bundled".'
-        )
+        raise InvalidValue("name", name, 'text or a path, e.g. "bundled"')
     name = os.fspath(name)
     folder, source = locate(name)
     _check_files(folder)
@@ -137,15 +135,12 @@ def _lora_config(lora):
 
     if isinstance(lora, LoraConfig):
         if lora.lora_dropout:
-            raise ValueError(
-                f"lora has lora_dropout={lora.lora_dropout}: use 0, since rollouts are scored"
-                " without dropout."
+            raise InvalidValue(
+                "lora_dropout", lora.lora_dropout, "0, since rollouts are scored without dropout"
             )
         return lora
     if isinstance(lora, bool) or not isinstance(lora, int) or lora < 1:
-        raise ValueError(
-            f"lora={lora!r} is no adapter: use None, a rank of 1 or more, or a peft LoraConfig."
-        )
+        raise InvalidValue("lora", lora, "None, a rank of 1 or more, or a peft LoraConfig")
     return LoraConfig(
         r=lora,
         lora_alpha=2 * lora,
@@ -187,7 +182,7 @@ def locate(name: str) -> tuple[Path, dict]:
     elif re.fullmatch(HUB_ID, name):
         return _from_hub(name)
     else:
-        raise ValueError(f"{name!r} is neither an existing folder nor a hub id: {ALTERNATIVES}.")
+        raise InvalidValue("name", name, f"an existing folder or a hub id: {ALTERNATIVES}")
     if not (folder / "config.json").is_file() and not (folder / ADAPTER).is_file():
         raise ValueError(
             f"The folder {str(folder)!r} holds no model (config.json is missing): {ALTERNATIVES}."
@@ -266,8 +261,8 @@ def _from_hub(name: str) -> tuple[Path, dict]:
     thread.join(HUB_TIMEOUT_S)
     answer = answers[0] if answers else TimeoutError("no answer")
     if isinstance(answer, RepositoryNotFoundError):
-        raise ValueError(
-            f"{name!r} is neither an existing folder nor a public model on the hub: {ALTERNATIVES}."
+        raise InvalidValue(
+            "name", name, f"an existing folder or a public model on the hub: {ALTERNATIVES}"
         ) from None
     offline = isinstance(answer, Exception)
     try:

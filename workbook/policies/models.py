@@ -21,6 +21,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from workbook.messages import InvalidValue
+
 MIB = 2**20
 TRIAL = 6  # tokens of a model's trial
 BLOCK = 64  # weights that share an absolute maximum in 4 bits
@@ -152,9 +154,8 @@ def choose_dtype(
     if device_type != "cuda":
         return torch.float32, f"float32: half precision on {device_type} is not relied upon here"
     if capability is None:
-        raise ValueError(
-            'capability=None cannot be judged for device_type="cuda": pass (major, minor), e.g.'
-            " (7, 5)."
+        raise InvalidValue(
+            "capability", None, '(major, minor), e.g. (7, 5), with device_type="cuda"'
         )
     compute = f"compute capability {capability[0]}.{capability[1]}"
     if not frozen:
@@ -184,16 +185,14 @@ def as_device(device, quantization: str | None = None) -> torch.device:
     try:
         device = torch.device(device)
     except RuntimeError:
-        raise ValueError(
-            f'device={device!r} is unknown: use None, "cpu", "cuda", "cuda:0" or "mps".'
-        ) from None
+        raise InvalidValue("device", device, 'None, "cpu", "cuda", "cuda:0" or "mps"') from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f'device="{device}" is not available here: use None or "cpu".')
+        raise InvalidValue("device", str(device), 'None or "cpu", since CUDA is not available here')
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     if quantization and device.type not in ("cpu", "cuda"):
-        raise ValueError(
-            f'quantization="{quantization}" does not run on device="{device}": use "cpu" or "cuda".'
+        raise InvalidValue(
+            "device", str(device), f'"cpu" or "cuda" with quantization="{quantization}"'
         )
     return device
 
@@ -207,10 +206,7 @@ def as_dtype(dtype, device: torch.device, frozen: bool) -> tuple[torch.dtype, st
         return choose_dtype(device.type, capability, frozen)
     chosen = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if chosen not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-        raise ValueError(
-            f'dtype={dtype!r} is unknown: use "auto", "float64", "float32", "bfloat16" or'
-            ' "float16".'
-        )
+        raise InvalidValue("dtype", dtype, '"auto", "float64", "float32", "bfloat16" or "float16"')
     return chosen, "as asked for"
 
 

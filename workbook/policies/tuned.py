@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from workbook.messages import InvalidValue
 from workbook.places import data_path, file_hash
 from workbook.policies.packaged import PACKAGED, TUNED
-from workbook.tasks.task import short
 
 BASE = PACKAGED["smollm2-135m"]
 COMMITTED = data_path("smollm2")
@@ -43,7 +43,12 @@ def tuned_seeds(task: str, role: str) -> tuple[int, ...]:
     members = json.loads(path.read_text())["members"] if path.exists() else []
     if not (seeds := tuple(member["seed"] for member in members if member["role"] == role)):
         made = f"python data/smollm2/make_smollm2.py {task} makes those there are"
-        raise ValueError(f"{TUNED}{task} has no policies of role {role!r}: {made}.")
+        raise InvalidValue(
+            "role",
+            role,
+            "one that policies were made for",
+            f"{TUNED}{task} has no policies of role {role!r}: {made}.",
+        )
     return seeds
 
 
@@ -52,7 +57,7 @@ def adapter_file(name: str) -> Path:
     is not there.
     """
     if not (match := NAME.fullmatch(name)):
-        raise ValueError(f"{short(name, 90)} names no tuned policy: write e.g. {TUNED}sums,seed=3.")
+        raise InvalidValue("name", name, f"that of a tuned policy, e.g. {TUNED}sums,seed=3")
     if not (file := COMMITTED / match[1] / f"seed={match[2]}.safetensors").exists():
         raise ValueError(
             f"{name} needs a clone of the repository: data/smollm2/{match[1]}/{file.name} is"
@@ -80,9 +85,10 @@ def merge(model: nn.Module, name: str) -> None:
     weights.
     """
     if getattr(model, "is_loaded_in_4bit", False):
-        raise ValueError(
-            f"quantization='nf4' can't hold {name}: an adapter is added to plain weights; leave it"
-            " out."
+        raise InvalidValue(
+            "quantization",
+            "nf4",
+            f"left out with {name}, since an adapter is added to plain weights",
         )
     stored = load_file(adapter_file(name))
     for layer in {key.rpartition(".")[0] for key in stored}:

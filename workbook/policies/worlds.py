@@ -11,10 +11,10 @@ import json
 import re
 from pathlib import Path
 
+from workbook.messages import InvalidValue
 from workbook.places import cache_folder, data_path
 from workbook.policies.family import Member, committed_file, member_folder
 from workbook.policies.small import unpack_policy
-from workbook.tasks.task import short
 from workbook.tasks.worlds import WORLD, World, world_of
 
 COMMITTED = data_path("worlds")
@@ -62,15 +62,12 @@ def policy_folder(name: str) -> Path:
     """
     match = NAME.fullmatch(name)
     if not match:
-        raise ValueError(
-            f"{short(name, 90)} names no policy of a world: write e.g. world:third,seed=3."
-        )
+        raise InvalidValue("name", name, "that of a world's policy, e.g. world:third,seed=3")
     world, seed = world_of(match[1]), int(match[2])
     seeds = [seed for role in ("tuning", "unit") for seed in world_seeds(world.name, role)]
     if seed not in seeds:
-        raise ValueError(
-            f"world {world.name} has no policy of seed {seed}: take one of"
-            f" {', '.join(map(str, seeds))}."
+        raise InvalidValue(
+            "seed", seed, f"that of a policy of world {world.name}: {', '.join(map(str, seeds))}"
         )
     if not (file := world_file(world, seed)).exists():
         raise ValueError(

@@ -26,6 +26,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from workbook.messages import InvalidValue
 from workbook.policies.models import evaluating, reading
 from workbook.rollouts.sample import (
     Rollouts,
@@ -377,9 +378,10 @@ def _continuation(
             len(prefix) > most or not all(0 <= token < vocabulary for token in prefix)
             for prefix in prefixes
         ):
-            raise ValueError(
-                f"continue_from takes prefixes of at most {most} token ids from 0 to"
-                f" {vocabulary - 1}."
+            raise InvalidValue(
+                "prefixes",
+                prefixes,
+                f"lists of at most {most} token ids from 0 to {vocabulary - 1}",
             )
         seed = int(torch.randint(2**62, (), generator=generator))
         completions = [list(prefix) for prefix in prefixes]

@@ -17,6 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from workbook.messages import InvalidValue
 from workbook.rollouts.token_files import MAX_TOKENS, NEEDED, read_table
 
 ALIASES = {  # names of the columns; the first that is there is read
@@ -78,8 +79,8 @@ def read_rollouts(
     )
     if not files:
         wanted = ", ".join(PATTERNS)
-        raise ValueError(
-            f"{path} holds none of {wanted}; give the path of a file or folder of rollouts."
+        raise InvalidValue(
+            "path", str(path), f"that of rollouts, a file or a folder that holds one of {wanted}"
         )
     tables, logs = [], []
     for file in files:
@@ -183,14 +184,9 @@ def _summed(
 
     A column of zeros needs no weight; without weights, given or logged, there is no reward.
     """
-    if wrong := [
-        name
-        for name, w in (weights or {}).items()
-        if name not in names or type(w) not in (int, float)
-    ]:
-        raise ValueError(
-            f"The weight of {wrong[0]} must be a number, and it one of {', '.join(names)}."
-        )
+    given = (weights or {}).items()
+    if any(name not in names or type(weight) not in (int, float) for name, weight in given):
+        raise InvalidValue("weights", weights, f"numbers, each for one of {', '.join(names)}")
     origin = "given" if weights else "read from the logged means"
     names = [*weights] if weights else [name for name in names if (rows[name].fillna(0) != 0).any()]
     if (weights := weights or _logged_weights(path, names)) is None:

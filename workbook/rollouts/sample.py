@@ -23,6 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from workbook.messages import InvalidValue
 from workbook.policies.models import check_length, evaluating, free_bytes, padding_error, seeded
 from workbook.rollouts.scoring import (
     BYTES_AT_ONCE,
@@ -58,9 +59,7 @@ def end_tokens(policy) -> list[int]:
         [] if declared is None else declared if isinstance(declared, (list, tuple)) else [declared]
     )
     if not all(isinstance(token, int) for token in declared):
-        raise ValueError(
-            f"eos_token_id={declared!r} of the model's generation config must be token ids."
-        )
+        raise InvalidValue("eos_token_id", declared, "token ids, in the model's generation config")
     return list(dict.fromkeys([policy.tokenizer.eos_token_id, *declared]))
 
 
@@ -84,23 +83,24 @@ def sampling_config(policy, sampling: dict, generation_kwargs: Mapping):
         value = sampling[name]
         given = isinstance(value, int | float) and not isinstance(value, bool)
         if not (given or (name == "min_p" and value is None)) or not holds(value):
-            raise ValueError(f"{name}={value!r} must be {words}.")
+            raise InvalidValue(name, value, words)
     known = GenerationConfig().to_dict()
     if not isinstance(generation_kwargs, Mapping):
-        raise ValueError(
-            f"generation_kwargs={generation_kwargs!r} must be a mapping of GenerationConfig's"
-            " fields."
+        raise InvalidValue(
+            "generation_kwargs", generation_kwargs, "a mapping of GenerationConfig's fields"
         )
     for name, value in generation_kwargs.items():
         if name not in known:
-            raise ValueError(
-                f"generation_kwargs holds {name!r}, which is no field of transformers'"
-                " GenerationConfig."
+            raise InvalidValue(
+                f"generation_kwargs[{name!r}]",
+                value,
+                "left out: it is no field of transformers' GenerationConfig",
             )
         if name in ONE_ROW and value not in (None, ONE_ROW[name]):
-            raise ValueError(
-                f"generation_kwargs holds {name}={value!r}; groups are sampled as one row of tokens"
-                f" for each rollout, so it must be {ONE_ROW[name]}."
+            raise InvalidValue(
+                f"generation_kwargs[{name!r}]",
+                value,
+                f"{ONE_ROW[name]}, since groups are sampled as one row of tokens for each rollout",
             )
     ends = {"pad_token_id": policy.tokenizer.pad_token_id, "eos_token_id": end_tokens(policy)}
     settings = (
@@ -109,8 +109,11 @@ def sampling_config(policy, sampling: dict, generation_kwargs: Mapping):
     try:
         return GenerationConfig(**settings)
     except TypeError as problem:
-        raise ValueError(
-            f"generation_kwargs={generation_kwargs!r} makes no GenerationConfig: {problem}."
+        raise InvalidValue(
+            "generation_kwargs",
+            generation_kwargs,
+            "fields of a GenerationConfig",
+            f"generation_kwargs={generation_kwargs!r} makes no GenerationConfig: {problem}.",
         ) from None
 
 
@@ -366,7 +369,7 @@ def sample_rollouts(
     limits = {"group_size": group_size, "max_new_tokens": max_new_tokens, "batch_size": batch_size}
     for name, value in limits.items():
         if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}={value!r} must be a whole number of 1 or more.")
+            raise InvalidValue(name, value, "a whole number of 1 or more")
     sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     sampling |= {"repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens}
     config = sampling_config(
@@ -389,9 +392,10 @@ def written_rollouts(policy, task, prompts, completions: list[list[str]]) -> Rol
     """
     sizes = {len(texts) for texts in completions}
     if len(completions) != len(prompts) or len(sizes) != 1:
-        raise ValueError(
-            f"completions must be {len(prompts)} lists of equally many texts, one list for each"
-            " prompt."
+        raise InvalidValue(
+            "completions",
+            completions,
+            f"{len(prompts)} lists of equally many texts, one list for each prompt",
         )
     tokenizer, group_size = policy.tokenizer, sizes.pop()
     rows = _repeated_rows(task, prompts, group_size, 0)
@@ -473,14 +477,15 @@ def _scored(
 def _repeated_rows(task, prompts, group_size: int, seed: int) -> list[dict]:
     if isinstance(prompts, int):
         if prompts < 1:
-            raise ValueError(
-                f"prompts={prompts} must be 1 or more, or a data set with a column prompt."
-            )
+            raise InvalidValue("prompts", prompts, "1 or more, or a data set with a column prompt")
         prompts = task.dataset(prompts, seed)
     rows = list(prompts)
     if not rows or "prompt" not in rows[0]:
-        raise ValueError(
-            "prompts must be a number or a data set of at least one row with a column prompt."
+        raise InvalidValue(
+            "prompts",
+            prompts,
+            "a number or a data set of at least one row with a column prompt",
+            "prompts must be a number or a data set of at least one row with a column prompt.",
         )
     return [row for row in rows for _ in range(group_size)]
 
@@ -505,13 +510,19 @@ def task_rewards(task, rows, completions, completion_rows) -> list[float]:
         prompts=prompts, completions=messages, completion_ids=completion_rows, **columns
     )
     if len(rewards) != len(rows):
-        raise ValueError(
-            f"task.reward returned {len(rewards)} rewards, but {len(rows)} were asked for."
+        raise InvalidValue(
+            "task.reward",
+            rewards,
+            f"{len(rows)} numbers",
+            f"task.reward returned {len(rewards)} rewards, but {len(rows)} were asked for.",
         )
     for completion, reward in zip(completions, rewards, strict=True):
         if reward is None or not -float("inf") < reward < float("inf"):
-            raise ValueError(
-                f"task.reward returned {reward!r} for {completion!r}: it must be a finite number."
+            raise InvalidValue(
+                "task.reward",
+                reward,
+                "a finite number",
+                f"task.reward returned {reward!r} for {completion!r}: it must be a finite number.",
             )
     return [float(reward) for reward in rewards]
 

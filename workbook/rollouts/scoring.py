@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from workbook.messages import InvalidValue
 from workbook.policies.models import (
     check_length,
     free_bytes,
@@ -68,11 +69,19 @@ def sequence_logps(
     `check_length`.
     """
     if not prompt_mask.bool().any(dim=1).all():
-        raise ValueError("prompt_mask has a row without tokens: each prompt needs at least one.")
+        raise InvalidValue(
+            "prompt_mask",
+            prompt_mask,
+            "1 somewhere in each row",
+            "prompt_mask has a row without tokens: each prompt needs at least one.",
+        )
     completion_mask = completion_mask.long()
     if (completion_mask.diff(dim=1) > 0).any():
-        raise ValueError(
-            "completion_mask has a hole: it must be ones, then zeros, in each row (right padding)."
+        raise InvalidValue(
+            "completion_mask",
+            completion_mask,
+            "ones, then zeros, in each row (right padding)",
+            "completion_mask has a hole: it must be ones, then zeros, in each row (right padding).",
         )
     # padding first: left-padded whatever it was
     order = prompt_mask.long().argsort(dim=1, stable=True)
@@ -152,9 +161,7 @@ def in_batches(probe: Callable) -> Callable:
     @wraps(probe)
     def limited(*args, batch_size: int | None = None, **settings):
         if batch_size is not None and not (isinstance(batch_size, int) and batch_size >= 1):
-            raise ValueError(
-                f"batch_size={batch_size!r} must be a whole number of 1 or more, or None."
-            )
+            raise InvalidValue("batch_size", batch_size, "a whole number of 1 or more, or None")
         before = getattr(_HERE, "rows", None)
         _HERE.rows = batch_size or before
         try:
@@ -374,9 +381,8 @@ def tokenize_prompts(
     if isinstance(prompts[0], str):
         rows = tokenizer(text=list(prompts))["input_ids"]
     elif tokenizer.chat_template is None:
-        raise ValueError(
-            "prompt is a chat, but this tokenizer has no chat template: use plain strings as"
-            " prompts."
+        raise InvalidValue(
+            "prompts", prompts[0], "plain strings, since this tokenizer has no chat template"
         )
     else:
         options = {
@@ -394,7 +400,7 @@ def tokenize_prompts(
             ) from None
     for prompt, row in zip(prompts, rows, strict=True):
         if not row:
-            raise ValueError(f"prompt {prompt!r} has no tokens: each prompt needs at least one.")
+            raise InvalidValue("prompt", prompt, "a text of at least one token")
     return rows
 
 

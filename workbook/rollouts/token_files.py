@@ -25,6 +25,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from workbook.messages import InvalidValue
+
 WHOLE = ("step", "group", "rollout", "position", "token_id")
 TEXTS = ("token", "prompt", "stopped")
 NUMBERS = (
@@ -102,9 +104,7 @@ def read_step(folder: Path, step: int) -> pd.DataFrame:
     """
     if not isinstance(step, Integral) or not (paths := tables(folder).get(int(step))):
         steps = ", ".join(map(str, tables(folder))) or "none, since record_tokens was 0"
-        raise ValueError(
-            f"step={str(step)[:40]!s} has no token table in {folder}; recorded steps are {steps}."
-        )
+        raise InvalidValue("step", step, f"a step with a token table in {folder}: {steps}")
     parts = []
     try:
         for path in paths:

@@ -35,6 +35,7 @@ from dataclasses import dataclass, field, replace
 
 from datasets import Dataset
 
+from workbook.messages import InvalidValue
 from workbook.tasks.chain_grammar import (
     ChainGrammar,
     drawn_offset,
@@ -119,9 +120,12 @@ class Chain(ChainGrammar):
             prompt for prompt, seed_class in classes.items() if seed_class == seed % SEED_CLASSES
         ][:n]
         if not prompts:
-            raise ValueError(
+            raise InvalidValue(
+                "operands",
+                self.operands,
+                "more, or modulus larger",
                 f"seed {seed} has no prompt among the {space} of operands={self.operands},"
-                f" modulus={self.modulus}; take more operands or a larger modulus."
+                f" modulus={self.modulus}; take more operands or a larger modulus.",
             )
         prompts = list(map(self._written, itertools.islice(itertools.cycle(prompts), n)))
         return Dataset.from_dict(

@@ -27,7 +27,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from workbook.tasks.task import Task, positive_int, short
+from workbook.messages import InvalidValue, require_one_of
+from workbook.tasks.task import Task, positive_int
 from workbook.tasks.wording import (
     CLOSINGS,
     EQUIVALENTS,
@@ -173,22 +174,17 @@ class ChainGrammar(Task):
             positive_int(option, getattr(self, option), least, most)
         for option, (limits, holds) in NUMBERS.items():
             if not (type(value := getattr(self, option)) in (int, float) and holds(value)):
-                raise ValueError(f"{option} is {short(value)}, but must be a number in {limits}.")
+                raise InvalidValue(option, value, f"a number in {limits}")
         if self.wrong_modes and self.modulus < 3:
-            raise ValueError(
-                f"wrong_modes is {self.wrong_modes}, but must be 0 with a modulus of 2."
-            )
+            raise InvalidValue("wrong_modes", self.wrong_modes, "0 with a modulus of 2")
         if self.ways not in ((1, len(OPENINGS)) if self.free_words else (1,)):
             valid = (
                 "1 or 4"
                 if self.free_words
                 else "1 where a step has no free word to tell ways apart"
             )
-            raise ValueError(f"ways is {short(self.ways)}, but must be {valid}.")
-        if self.reward_by not in ("final", "steps"):
-            raise ValueError(
-                f"reward_by is {short(self.reward_by)}, but must be 'final' or 'steps'."
-            )
+            raise InvalidValue("ways", self.ways, valid)
+        require_one_of("reward_by", self.reward_by, ("final", "steps"))
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -243,14 +239,11 @@ class ChainGrammar(Task):
         )
         if not (known and words[-1:] == ["="] and len(numbers) == len(operators) + 1 >= 2):
             example = "5 - 6 + 3 ="
-            raise ValueError(
-                f"prompt is {prompt!r}, but must look like {example!r} with numbers below"
-                f" {self.modulus}."
+            raise InvalidValue(
+                "prompt", prompt, f"like {example!r} with numbers below {self.modulus}"
             )
         if self.alphabets > 1 and (own := self._written(" ".join(words))) != " ".join(text.split()):
-            raise ValueError(
-                f"prompt is {prompt!r}, but must be written in its own alphabet: {own!r}."
-            )
+            raise InvalidValue("prompt", prompt, f"written in its own alphabet: {own!r}")
         return [int(word) for word in numbers], operators
 
     def _prompt(self, index: int) -> str:
@@ -306,8 +299,8 @@ class ChainGrammar(Task):
         n, (opening, *links, closing) = self.free_words, style
         links = links if self.ways == 1 else [LINKS[OPENINGS.index(opening)]] * (n * len(operators))
         if len(links) != n * len(operators):
-            raise ValueError(
-                f"style is {style}, but must be an opening, {n} links for each step, and a closing."
+            raise InvalidValue(
+                "style", style, f"an opening, {n} links for each step, and a closing"
             )
         words, value = [opening, "with", str(numbers[0])], numbers[0]
         rambles = [()] * len(operators) if rambles is None else rambles

@@ -16,6 +16,7 @@ import reasoning_gym
 from datasets import Dataset
 from reasoning_gym.factory import DATASETS
 
+from workbook.messages import InvalidValue
 from workbook.tasks.task import Task, as_prompt, positive_int
 from workbook.tasks.verify import agrees, folded, stated_answer
 
@@ -47,21 +48,26 @@ class Gym(Task):
         self, dataset: str, chat: bool = True, instruction: str = "", **config: Any
     ) -> None:
         if dataset in REFUSED:
-            raise ValueError(
-                f"gym data set {dataset!r} is refused: {REFUSED[dataset]}; 'chain_sum' is one that"
-                " is taken."
+            raise InvalidValue(
+                "dataset",
+                dataset,
+                "another data set, such as 'chain_sum'",
+                f"dataset={dataset!r} is refused: {REFUSED[dataset]}; 'chain_sum' is one that is taken.",
             )
         if dataset not in DATASETS:
             near = get_close_matches(dataset, taken := allowed_datasets(), n=3) or taken[:8]
-            raise ValueError(
-                f"gym data set is {dataset[:60]!r}, but must be one of the {len(taken)} of"
-                f" reasoning-gym that are taken, such as {', '.join(near)};"
-                " workbook.tasks.gym.allowed_datasets() lists them."
+            raise InvalidValue(
+                "dataset",
+                dataset,
+                f"one of the {len(taken)} of reasoning-gym that are taken, such as {', '.join(near)}; workbook.tasks.gym.allowed_datasets() lists them",
             )
         if taken := {"seed", "size"} & set(config):
-            raise ValueError(
+            raise InvalidValue(
+                sorted(taken)[0],
+                config[sorted(taken)[0]],
+                "left out",
                 f"{sorted(taken)[0]} is set by .dataset(n, seed), and is no option of gym data set"
-                f" {dataset!r}."
+                f" {dataset!r}.",
             )
         self.name, self.source, self.config = f"gym:{dataset}", dataset, config
         self.chat, self.instruction = chat, instruction

@@ -11,6 +11,7 @@ from datasets import Dataset, load_dataset
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 
+from workbook.messages import InvalidValue
 from workbook.tasks.task import RowsTask, as_prompt
 from workbook.tasks.verify import agrees, folded, stated_answer
 
@@ -43,9 +44,10 @@ class Hub(RowsTask):
         self.rows = _load(dataset, subset, split)
         for field, column in (("prompt_column", prompt_column), ("answer_column", answer_column)):
             if column not in self.rows.column_names:
-                raise ValueError(
-                    f"{field} is {column!r}, but {dataset!r} has the columns"
-                    f" {', '.join(self.rows.column_names)}."
+                raise InvalidValue(
+                    field,
+                    column,
+                    f"a column of {dataset!r}, which has {', '.join(self.rows.column_names)}",
                 )
 
     def score(self, completion: str, answer: str, **row: Any) -> float:
@@ -81,7 +83,12 @@ def _load(dataset: str, subset: str | None, split: str) -> Dataset:
     here = "give a local folder, or use 'chain' or 'gym:<dataset>', which need no hub"
     local = Path(dataset).expanduser()
     if not local.exists() and dataset.startswith((".", "/", "~")):
-        raise ValueError(f"there is no folder {dataset!r}: {here}.")
+        raise InvalidValue(
+            "dataset",
+            dataset,
+            "a folder that is there, or a hub id",
+            f"dataset={dataset!r} is no folder: {here}.",
+        )
     try:
         if local.exists():
             return load_dataset(str(local), subset, split=split)

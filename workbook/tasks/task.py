@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
+from workbook.messages import InvalidValue
 from workbook.places import naming_extras
 
 if TYPE_CHECKING:  # `estimators --try` answers in a second, half of which this would take
@@ -38,7 +39,7 @@ def positive_int(field: str, value: Any, least: int = 1, most: int | None = None
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     if not is_integer or value < least or (most is not None and value > most):
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{field} is {short(value)}, but must be an integer {limits}.")
+        raise InvalidValue(field, value, f"an integer {limits}")
     return value
 
 
@@ -78,15 +79,10 @@ def load_function(named: str, kind: str) -> tuple[Callable, Path]:
     """
     file, _, name = named.rpartition(":") if isinstance(named, str) else ("", "", "")
     if not file.endswith(".py") or not name.isidentifier():
-        raise ValueError(
-            f"{kind} is {short(named, 200)}, but must be '<file>.py:<function>', or a function."
-        )
+        raise InvalidValue(kind, named, "'<file>.py:<function>', or a function")
     path = Path(file).expanduser().resolve()
     if not path.is_file():
-        raise ValueError(
-            f"the {kind} file {short(file, 200)} is no Python file; give the path of an existing"
-            " .py file."
-        )
+        raise InvalidValue(f"{kind} file", file, "the path of an existing .py file")
     spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
     # data classes look themselves up there
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -110,8 +106,8 @@ def load_function(named: str, kind: str) -> tuple[Callable, Path]:
             for key, value in vars(module).items()
             if inspect.isfunction(value) and not key.startswith("_")
         ]
-        raise ValueError(
-            f"{path.name} has no function {name!r}; it has {', '.join(own[:20]) or 'none'}."
+        raise InvalidValue(
+            kind, name, f"a function of {path.name}, which has {', '.join(own[:20]) or 'none'}"
         )
     return function, path
 
@@ -187,10 +183,10 @@ class Task(ABC):
             }
             kept += fresh.values()
         if len(kept) < held_out:
-            raise ValueError(
-                f"{self.name} has too few prompts to hold out {held_out}: of {drawn} drawn,"
-                f" {len(kept)} are not among the {len(trained)} that are trained on; take fewer of"
-                " either, or options that give more prompts."
+            raise InvalidValue(
+                "held_out",
+                held_out,
+                f"at most {len(kept)}, the prompts of {self.name}, of {drawn} drawn, that are not trained on: take fewer of either, or options that give more prompts",
             )
         return rows, rows.from_list(kept[:held_out], features=rows.features)
 
@@ -349,9 +345,7 @@ def get_task(name: str, /, **options: Any) -> Task:
     family, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
     if family + colon not in MAKERS or bool(colon) != bool(rest):
         names = ", ".join(repr(kind + "<name>" * kind.endswith(":")) for kind in MAKERS)
-        raise ValueError(
-            f"task is {short(name, 200)}, but must be one of {names}; own and hub take a path, too."
-        )
+        raise InvalidValue("task", name, f"one of {names}; own and hub take a path, too")
     module, _, maker_name = MAKERS[family + colon].partition(".")
     with naming_extras():
         maker = getattr(importlib.import_module(f"workbook.tasks.{module}"), maker_name)

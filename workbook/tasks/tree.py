@@ -22,6 +22,7 @@ from functools import lru_cache
 
 from datasets import Dataset
 
+from workbook.messages import InvalidValue
 from workbook.tasks.task import Annotation, Task, positive_int, short
 from workbook.tasks.wording import EOS
 
@@ -96,18 +97,25 @@ class Tree(Task):
         rows = list(itertools.islice(itertools.cycle(prompts), n))
         words = {*" ".join(prompts).split(), *(prefix[-1] for prefix in self.prefixes(rows[0])[1:])}
         if unknown := sorted(words - {*self.vocabulary, END}):
-            raise ValueError(
+            raise InvalidValue(
+                "vocabulary",
+                unknown,
+                "all words of its texts",
                 f"vocabulary of {self.name} lacks {short(unknown)}, but must have all words of its"
-                " texts."
+                " texts.",
             )
         if len({*self.vocabulary}) < len(self.vocabulary):
-            raise ValueError(
-                f"vocabulary of {self.name} has a word twice, but must have each once."
+            raise InvalidValue(
+                "vocabulary",
+                self.vocabulary,
+                "words that differ",
+                f"vocabulary of {self.name} has a word twice, but must have each once.",
             )
         if (needed := max(map(len, self.prefixes(rows[0])))) > self.longest:
-            raise ValueError(
-                f"longest of {self.name} is {self.longest}, but {short(rows[0])} may need {needed}"
-                " words."
+            raise InvalidValue(
+                "longest",
+                self.longest,
+                f"at least {needed}, the words that {short(rows[0])} may need",
             )
         return Dataset.from_dict({"prompt": rows, "answer": list(map(self.solve, rows))})
 
@@ -131,9 +139,10 @@ class Tree(Task):
     def some_styles(self, prompt: str, n: int, rng: random.Random) -> list[Prefix]:
         """Return so many of them at random, all different; ValueError where a prompt has fewer."""
         if len(styles := list(self.styles(prompt))) < n:
-            raise ValueError(
-                f"prompt {short(prompt)} has {len(styles)} completions that earn 1 up to {END}, not"
-                f" {n}."
+            raise InvalidValue(
+                "prompt",
+                prompt,
+                f"one with {n} completions that earn 1 up to {END}; it has {len(styles)}",
             )
         return rng.sample(styles, n)
 
@@ -210,9 +219,7 @@ def _values(task: Tree, prompt: str) -> dict[Prefix, float]:
         if words := task.next_words(prompt, prefix):
             shares = task.preferences(prompt, prefix)
             if len(shares) != len(words) or abs(sum(shares) - 1) > 1e-6:
-                raise ValueError(
-                    f"preferences of {task.name} are {shares}, but must add up to 1 over {words}."
-                )
+                raise InvalidValue("preferences", shares, f"numbers that add up to 1 over {words}")
             values[prefix] = sum(
                 p * values[(*prefix, word)] for word, p in zip(words, shares, strict=True)
             )

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from workbook.tasks.task import positive_int, short
+from workbook.messages import InvalidValue
+from workbook.tasks.task import positive_int
 from workbook.tasks.tree import END, Prefix, Tree, fraction
 
 NODES = tuple("abcdefghijkl")
@@ -76,7 +77,7 @@ class Walk(Tree):
         positive_int("words", self.words, 2, most)
         for option in ("error_rate", "wrong_modes"):
             if not (type(rate := getattr(self, option)) in (int, float) and 0 <= rate < 1):
-                raise ValueError(f"{option} is {short(rate)}, but must be a number in [0, 1).")
+                raise InvalidValue(option, rate, "a number in [0, 1)")
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -185,10 +186,7 @@ def _read(task: Walk, prompt: str) -> Map:
     named = {*nodes, *(word for onward in nodes.values() for word in onward if word != NONE)}
     if not ({goal, start} <= named == set(nodes) == set(NODES[: task.nodes])):
         example = "a > b c , b > a c , c > a d , d > . . ; to d from a"
-        raise ValueError(
-            f"prompt is {short(prompt, 200)}, but must look like {example!r} with {task.nodes}"
-            " nodes."
-        )
+        raise InvalidValue("prompt", prompt, f"like {example!r} with {task.nodes} nodes")
     graph = {node: tuple(word for word in onward if word != NONE) for node, onward in nodes.items()}
     return Map(graph, start, goal, _ways_within(graph, goal, task.words))
 

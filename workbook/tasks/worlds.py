@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
+from workbook.messages import InvalidValue, require_one_of
 from workbook.places import data_path
-from workbook.tasks.task import Task, get_task, short
+from workbook.tasks.task import Task, get_task
 
 WORLD = "world:"  # how names of worlds, and of their policies, begin
 
@@ -57,8 +58,7 @@ def worlds() -> dict[str, World]:
 
 def world_of(name: str) -> World:
     """Return the world of a name; ValueError, with the names that there are, for any other."""
-    if name not in worlds():
-        raise ValueError(f"there is no world {short(name)}: choose one of {', '.join(worlds())}.")
+    require_one_of("world", name, tuple(worlds()))
     return worlds()[name]
 
 
@@ -66,9 +66,12 @@ def world_task(name: str, **options: Any) -> Task:
     """Return the task of a world, for `get_task`: its options are fixed, so any given one is
     refused.
     """
-    if options:
-        raise ValueError(
-            f"world:{name} has fixed levels, so it takes no {', '.join(options)}: ask for its task,"
-            " e.g. chain."
+    for option, value in options.items():
+        raise InvalidValue(
+            option,
+            value,
+            "left out",
+            f"world:{name} has fixed levels, so it takes no {option}: ask for its task,"
+            " e.g. chain.",
         )
     return world_of(name).made()

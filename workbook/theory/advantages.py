@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from workbook.messages import require_one_of, require_range
+from workbook.messages import InvalidValue, require_one_of, require_range
 
 from .choices import ESTIMATORS
 
@@ -118,9 +118,10 @@ def prefix_credit(
     """
     rewards = _checked(rewards)
     if completion_ids.ndim != 2 or len(completion_ids) != len(rewards):
-        shape = tuple(completion_ids.shape)
-        raise ValueError(
-            f"completion_ids has shape {shape}; it must be ({len(rewards)}, T), a row per reward."
+        raise InvalidValue(
+            "completion_ids.shape",
+            tuple(completion_ids.shape),
+            f"({len(rewards)}, T), a row per reward",
         )
     alive = active(mask, completion_ids, "completion_ids")
     alone = group_advantages(rewards, group_ids, fallback)
@@ -147,16 +148,15 @@ def _mean_and_count(values: Tensor, index: Tensor, groups: int) -> tuple[Tensor,
 def _checked(rewards: Tensor) -> Tensor:
     """Rewards as a float tensor (B,), refused where no finite advantage follows from them."""
     if rewards.ndim != 1:
-        raise ValueError(
-            f"rewards has shape {tuple(rewards.shape)}; it must be (B,), one number per rollout."
-        )
+        raise InvalidValue("rewards.shape", tuple(rewards.shape), "(B,), one number per rollout")
     rewards = rewards.detach().to(torch.promote_types(rewards.dtype, torch.float32))
     limit = torch.finfo(rewards.dtype).max ** 0.5 / max(len(rewards), 1)
     bad = (~(rewards.abs() <= limit)).nonzero().flatten()
     if len(bad):
-        raise ValueError(
-            f"rewards[{int(bad[0])}] is {float(rewards[bad[0]])}; every reward must be a finite"
-            f" number of size at most {limit:.0e}, so that squares stay finite."
+        raise InvalidValue(
+            f"rewards[{int(bad[0])}]",
+            float(rewards[bad[0]]),
+            f"a finite number of size at most {limit:.0e}, so that squares stay finite",
         )
     return rewards
 
@@ -172,9 +172,8 @@ def group_index(group_ids: Shaped[Tensor, " B"], size: int) -> tuple[Int[Tensor,
     Raises ValueError where `group_ids` does not hold one label for each of `size` rollouts.
     """
     if group_ids.shape != (size,):
-        raise ValueError(
-            f"group_ids has shape {tuple(group_ids.shape)}; one label for each of {size} rollouts"
-            " is needed."
+        raise InvalidValue(
+            "group_ids.shape", tuple(group_ids.shape), f"({size},), one label per rollout"
         )
     labels, index = torch.unique(group_ids, return_inverse=True)
     return index, len(labels)
@@ -224,10 +223,7 @@ def active(
     if mask is None:
         return torch.ones_like(like, dtype=torch.bool)
     if mask.shape != like.shape:
-        raise ValueError(
-            f"mask has shape {tuple(mask.shape)}; it must have the shape of {name},"
-            f" {tuple(like.shape)}."
-        )
+        raise InvalidValue("mask.shape", tuple(mask.shape), f"{tuple(like.shape)}, as {name}")
     return mask.bool()
 
 

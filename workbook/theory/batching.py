@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from workbook.messages import require_one_of
+from workbook.messages import InvalidValue, require_one_of
 
 from .advantages import group_extreme, group_index
 from .choices import STRATEGIES
@@ -64,14 +64,12 @@ def minibatch_order(
     group_ids, signs = group_ids.detach().cpu(), _signs(advantages)
     rollouts = len(signs)
     if group_ids.shape != (rollouts,):
-        raise ValueError(
-            f"group_ids has shape {tuple(group_ids.shape)}; it must be ({rollouts},) like"
-            " advantages."
+        raise InvalidValue(
+            "group_ids.shape", tuple(group_ids.shape), f"({rollouts},), as advantages"
         )
     if num_minibatches < 1 or rollouts % num_minibatches:
-        raise ValueError(
-            f"num_minibatches is {num_minibatches}; it must be at least 1 and divide the {rollouts}"
-            " rollouts."
+        raise InvalidValue(
+            "num_minibatches", num_minibatches, f"a divisor of the {rollouts} rollouts"
         )
     order = torch.randperm(rollouts, generator=generator)
     if strategy == "shuffled" or rollouts == 0:
@@ -94,13 +92,12 @@ def minibatch_order(
 def _signs(advantages: Tensor) -> Tensor:
     """+1, 0 or -1 per rollout, long, on the CPU."""
     if advantages.ndim != 1:
-        raise ValueError(
-            f"advantages has shape {tuple(advantages.shape)}; it must be (B,), one number per"
-            " rollout."
+        raise InvalidValue(
+            "advantages.shape", tuple(advantages.shape), "(B,), one number per rollout"
         )
     if advantages.isnan().any():
-        raise ValueError(
-            "advantages holds NaN; the sign of a number says positive, negative or neutral."
+        raise InvalidValue(
+            "advantages", float("nan"), "numbers, whose signs are positive, negative or 0"
         )
     return advantages.detach().cpu().sign().long()
 
@@ -117,15 +114,17 @@ def _group_rows(
     """The groups as rows (groups, G) in random order, each row a random order of its group."""
     _, index, sizes = torch.unique(group_ids, return_inverse=True, return_counts=True)
     if sizes.min() != sizes.max():
-        raise ValueError(
+        raise InvalidValue(
+            "group_ids",
+            group_ids.tolist(),
+            "groups of equal size",
             f"group_ids has groups of {int(sizes.min())} to {int(sizes.max())} rollouts; "
-            "query-preserved mini-batches need groups of equal size."
+            "query-preserved mini-batches need groups of equal size.",
         )
     size, part = int(sizes[0]), len(order) // parts
     if part % size:
-        raise ValueError(
-            f"num_minibatches is {parts}, which makes mini-batches of {part} rollouts; "
-            f"that must be a multiple of the group size {size} for groups to stay whole."
+        raise InvalidValue(
+            "num_minibatches", parts, f"a divisor of the {len(sizes)} groups, which stay whole"
         )
     rows = order[index[order].argsort(stable=True)].reshape(-1, size)
     return rows[torch.randperm(len(rows), generator=generator)]

@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbook.messages import InvalidValue, require_one_of
+
 BLOCK = 2**21  # elements of a block of residuals: 8 MiB in float32
 # the kernel is symmetric: it is made in parts from the diagonal on, 5/8 of the whole square
 CUTS = 4
@@ -141,13 +143,11 @@ def predicted_delta_logp(
     >>> predicted_delta_logp(hidden, logits, tokens, torch.tensor([1.0, 0.0]), lr=0.5).tolist()
     [0.375, 0.0]
     """
-    if order not in ORDERS:
-        raise ValueError(f"order {order!r} is unknown; valid are {', '.join(ORDERS)}.")
+    require_one_of("order", order, ORDERS)
     dtype, hidden, logits = _checked(hidden, logits, tokens)
     if weights.shape != tokens.shape:
-        raise ValueError(
-            f"weights has shape {tuple(weights.shape)}; it must be {tuple(tokens.shape)}, one per"
-            " token."
+        raise InvalidValue(
+            "weights.shape", tuple(weights.shape), f"{tuple(tokens.shape)}, one per token"
         )
     step = torch.zeros(logits.shape[1], hidden.shape[1], dtype=dtype, device=logits.device)  # lr G
 
@@ -210,13 +210,14 @@ def _checked(hidden: Tensor, logits: Tensor, tokens: Tensor) -> tuple[torch.dtyp
         and len(hidden) == len(logits) == len(tokens)
     ):
         shapes = ", ".join(str(tuple(x.shape)) for x in (hidden, logits, tokens))
-        raise ValueError(
-            f"hidden, logits and tokens have shapes {shapes}; they must be (N, D), (N, V) and (N,)."
+        raise InvalidValue(
+            "hidden, logits and tokens",
+            shapes,
+            "of shapes (N, D), (N, V) and (N,)",
+            f"hidden, logits and tokens have shapes {shapes}; they must be (N, D), (N, V) and (N,).",
         )
     outside = tokens[(tokens < 0) | (tokens >= logits.shape[1])]
     if len(outside):
-        raise ValueError(
-            f"tokens holds {int(outside[0])}; ids must be between 0 and {logits.shape[1] - 1}."
-        )
+        raise InvalidValue("tokens", int(outside[0]), f"ids from 0 to {logits.shape[1] - 1}")
     dtype = torch.promote_types(torch.promote_types(hidden.dtype, logits.dtype), torch.float32)
     return dtype, hidden.detach(), logits.detach()

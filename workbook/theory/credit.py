@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from workbook.messages import InvalidValue
+
 from .advantages import active, group_advantages, group_index
 
 Rule = Callable[["CreditBatch"], Tensor]
@@ -80,20 +82,21 @@ class CreditBatch:
         **lazy: Any,
     ):
         if unknown := sorted(set(lazy) - set(LAZY)):
-            raise ValueError(
-                f"CreditBatch has no {unknown[0]!r}; what may be given is {', '.join(LAZY)}."
+            raise InvalidValue(
+                unknown[0],
+                lazy[unknown[0]],
+                LAZY,
+                f"CreditBatch has no {unknown[0]!r}; what may be given is {', '.join(LAZY)}.",
             )
         if completion_ids.ndim != 2 or len(completion_ids) != len(rewards):
-            shape = tuple(completion_ids.shape)
-            raise ValueError(
-                f"completion_ids has shape {shape}; it must be ({len(rewards)}, T), a row per"
-                " reward."
+            raise InvalidValue(
+                "completion_ids.shape",
+                tuple(completion_ids.shape),
+                f"({len(rewards)}, T), a row per reward",
             )
         group_index(group_ids, len(rewards))
         if not rewards.isfinite().all():
-            raise ValueError(
-                f"rewards holds {float(rewards[~rewards.isfinite()][0])}; every one must be finite."
-            )
+            raise InvalidValue("rewards", float(rewards[~rewards.isfinite()][0]), "finite")
         self.rewards, self.group_ids, self.completion_ids = rewards, group_ids, completion_ids
         self.mask: Bool[Tensor, "B T"] = active(mask, completion_ids, "completion_ids")
         self.step, self.sampled_tokens = step, 0
@@ -110,8 +113,11 @@ class CreditBatch:
             value = self._lazy.get(name)
             value = value() if callable(value) else value
             if value is None:
-                raise ValueError(
-                    f"batch.{name} is not known here: whoever made this batch gave no {name}."
+                raise InvalidValue(
+                    f"batch.{name}",
+                    None,
+                    "given to CreditBatch",
+                    f"batch.{name} is not known here: whoever made this batch gave no {name}.",
                 )
             self._values[name] = self._masked(name, value) if name in PER_TOKEN else value
         return self._values[name]
@@ -145,22 +151,19 @@ class CreditBatch:
         that are not valid.
         """
         if self._continuation is None:
-            raise ValueError(
+            raise InvalidValue(
+                "batch.continue_from",
+                None,
+                "given to CreditBatch",
                 "batch.continue_from is not known here: whoever made this batch gave no policy to"
-                " sample."
+                " sample.",
             )
         rollouts = torch.as_tensor(rollouts, dtype=torch.long, device="cpu").reshape(-1)
         prefixes = [[int(token) for token in prefix] for prefix in prefixes]
         if len(rollouts) != len(prefixes):
-            raise ValueError(
-                f"continue_from got {len(rollouts)} rollouts and {len(prefixes)} prefixes; one for"
-                " one."
-            )
+            raise InvalidValue("prefixes", len(prefixes), f"as many as rollouts, {len(rollouts)}")
         if len(rollouts) and not 0 <= int(rollouts.min()) <= int(rollouts.max()) < len(self):
-            raise ValueError(
-                f"continue_from got rollouts {rollouts.tolist()}; each must be from 0 to"
-                f" {len(self) - 1}."
-            )
+            raise InvalidValue("rollouts", rollouts.tolist(), f"numbers from 0 to {len(self) - 1}")
         if not len(rollouts):
             return self.rewards.new_zeros(0)
         rewards, sampled = self._continuation(rollouts, prefixes)
@@ -169,9 +172,10 @@ class CreditBatch:
 
     def _masked(self, name: str, value: Tensor) -> Tensor:
         if value.shape != self.mask.shape:
-            shape, valid = tuple(value.shape), tuple(self.mask.shape)
-            raise ValueError(
-                f"batch.{name} has shape {shape}; it must be {valid}, as completion_ids."
+            raise InvalidValue(
+                f"batch.{name}.shape",
+                tuple(value.shape),
+                f"{tuple(self.mask.shape)}, as completion_ids",
             )
         return value.detach().masked_fill(~self.mask, 0.0)
 
@@ -237,9 +241,10 @@ def start_from(batch: CreditBatch, advantages: Start) -> Float[Tensor, " B"]:
     if isinstance(advantages, str):
         return batch.group_advantages(advantages)
     if advantages.shape != batch.rewards.shape:
-        shape, valid = tuple(advantages.shape), tuple(batch.rewards.shape)
-        raise ValueError(
-            f"advantages has shape {shape}; it must be {valid}, one number per rollout."
+        raise InvalidValue(
+            "advantages.shape",
+            tuple(advantages.shape),
+            f"{tuple(batch.rewards.shape)}, one number per rollout",
         )
     return advantages.detach()
 

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.messages import require_one_of
+from workbook.messages import InvalidValue, require_one_of
 
 from . import advantages as estimators
 from .advantages import group_index, group_size, group_sum
@@ -416,9 +416,7 @@ def check_estimator(value: object) -> None:
     """
     if value not in (*ESTIMATORS, *RULES) and not (isinstance(value, str) and OWN.fullmatch(value)):
         valid = f"{', '.join((*ESTIMATORS, *RULES))}, or own:<file.py>:<function>"
-        raise ValueError(
-            f"advantage_estimator={repr(value)[:200]} is unknown; valid values are {valid}."
-        )
+        raise InvalidValue("advantage_estimator", value, f"one of {valid}")
 
 
 def credit_table(

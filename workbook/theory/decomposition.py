@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from workbook.messages import require_one_of
+from workbook.messages import InvalidValue, require_one_of
 
 from .advantages import active, group_advantages, group_index
 from .choices import ESTIMATORS
@@ -145,10 +145,7 @@ def expected_gain(rule: str, values: Float[Tensor, " P"], group_size: int) -> Fl
     """
     require_one_of("rule", rule, GAIN_RULES)
     if not ((values >= -1e-6) & (values <= 1 + 1e-6)).all():
-        raise ValueError(
-            f"values hold {float(values[((values - 0.5).abs()).argmax()])}; each must lie in"
-            " [0, 1]."
-        )
+        raise InvalidValue("values", float(values[((values - 0.5).abs()).argmax()]), "in [0, 1]")
     values = values.clamp(0, 1)
     if rule == "oracle":
         return torch.ones_like(values)

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from workbook.messages import InvalidValue, require_one_of
+
 ORDERS = ("exact", "quadratic")
 
 
@@ -34,12 +36,12 @@ def kl_drift(
     >>> round(kl_drift(torch.zeros(2), torch.tensor([0.1, -0.1])).item(), 5)
     0.00498
     """
-    if order not in ORDERS:
-        raise ValueError(f"order {order!r} is unknown; valid are {', '.join(ORDERS)}.")
+    require_one_of("order", order, ORDERS)
     if logits.ndim == 0 or step.shape[-1:] != logits.shape[-1:]:
-        raise ValueError(
-            f"step has shape {tuple(step.shape)}; its last axis must be that of logits,"
-            f" {tuple(logits.shape)}."
+        raise InvalidValue(
+            "step.shape",
+            tuple(step.shape),
+            f"in its last axis that of logits, {tuple(logits.shape)}",
         )
     logits, step = logits.detach(), step.detach()
     logp = torch.log_softmax(logits, -1)
@@ -73,15 +75,15 @@ def log_odds_drift(
     [[0.0, 0.25], [-0.25, 0.0]]
     """
     if before.shape != after.shape or before.ndim == 0:
-        raise ValueError(
-            f"before is {tuple(before.shape)} and after {tuple(after.shape)}; they must have the"
-            " same shape (..., K)."
+        raise InvalidValue(
+            "after.shape",
+            tuple(after.shape),
+            f"that of before, {tuple(before.shape)}, and (..., K)",
         )
     for name, logps in {"before": before, "after": after}.items():
         if not logps.isfinite().all():
-            raise ValueError(
-                f"{name} holds a log-probability that is not finite; every solution must be"
-                " possible."
+            raise InvalidValue(
+                name, float(logps[~logps.isfinite()][0]), "finite: every solution must be possible"
             )
     moved = (after - before).detach()
     return moved.unsqueeze(-1) - moved.unsqueeze(-2)
@@ -101,8 +103,6 @@ def solution_entropy(logps: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"
     0.6931
     """
     if logps.ndim == 0 or logps.shape[-1] == 0:
-        raise ValueError(
-            f"logps has shape {tuple(logps.shape)}; it must be (..., K) with at least one solution."
-        )
+        raise InvalidValue("logps.shape", tuple(logps.shape), "(..., K) with at least one solution")
     logq = torch.log_softmax(logps.detach(), -1)
     return -(logq.exp() * torch.where(logq > -torch.inf, logq, 0.0)).sum(-1)

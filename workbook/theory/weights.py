@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from workbook.messages import require_one_of
+from workbook.messages import InvalidValue, require_one_of
 
 from .advantages import active, group_extreme, group_index, group_sum
 from .choices import AGGREGATES, CLIPPINGS, LEVELS
@@ -52,9 +52,10 @@ def surrogate_weights(
     require_one_of("level", level, LEVELS)
     require_one_of("clipping", clipping, CLIPPINGS)
     if logps.ndim != 2 or old_logps.shape != logps.shape:
-        raise ValueError(
-            f"logps and old_logps have shapes {tuple(logps.shape)} and {tuple(old_logps.shape)}; "
-            "they must be the same (B, T)."
+        raise InvalidValue(
+            "old_logps.shape",
+            tuple(old_logps.shape),
+            f"that of logps, {tuple(logps.shape)}, and (B, T)",
         )
     alive = active(mask, logps, "logps")
     advantages = _like(advantages, logps, "advantages")
@@ -103,9 +104,7 @@ def update_weights(
     """
     require_one_of("aggregate", aggregate, AGGREGATES)
     if max_completion_length is not None and max_completion_length < 1:
-        raise ValueError(
-            f"max_completion_length is {max_completion_length}; it must be at least 1."
-        )
+        raise InvalidValue("max_completion_length", max_completion_length, "at least 1")
     weights = surrogate_weights(logps, old_logps, mask, advantages, level, clip, clipping)
     rollouts, width = logps.shape
     lengths = _lengths(mask.bool(), weights.dtype)
@@ -200,9 +199,10 @@ def cancellation_residual(
 def _like(values: Tensor, weights: Tensor, name: str) -> Tensor:
     """(B,) or (B, T) values, detached and shaped to broadcast against weights."""
     if values.shape not in (weights.shape, weights.shape[:1]):
-        raise ValueError(
-            f"{name} has shape {tuple(values.shape)}; it must be {tuple(weights.shape[:1])} or"
-            f" {tuple(weights.shape)}."
+        raise InvalidValue(
+            f"{name}.shape",
+            tuple(values.shape),
+            f"{tuple(weights.shape[:1])} or {tuple(weights.shape)}",
         )
     values = values.detach().to(weights.dtype)
     return values.unsqueeze(1) if values.ndim < weights.ndim else values
@@ -217,7 +217,5 @@ def _lengths(alive: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _bounds(clip: tuple[float, float]) -> tuple[float, float]:
     if len(clip) != 2 or not all(0 <= side < float("inf") for side in clip):
-        raise ValueError(
-            f"clip is {clip!r}; it must be None or two numbers (low, high) >= 0, as in (0.2, 0.28)."
-        )
+        raise InvalidValue("clip", clip, "None or two numbers (low, high) >= 0, as in (0.2, 0.28)")
     return 1 - clip[0], 1 + clip[1]
