@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 from workbook.policies.load import load_policy
@@ -94,13 +95,11 @@ def test_entropy_is_over_the_solutions_in_the_report(report):
 
 
 def test_what_has_no_odds_is_refused(policies, task):
-    with pytest.raises(ValueError, match="solutions=1 must be at least 2"):
+    with refused("solutions", 1):
         drift_report(*policies, task, PROMPTS, solutions=1)
 
     class Plain:
         name = "plain"
 
-    with pytest.raises(
-        ValueError, match="'plain' does not know its equivalent solutions; chain does"
-    ):
+    with refused("task", "plain"):
         drift_report(*policies, Plain())

@@ -10,6 +10,7 @@ from importlib import metadata
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 import workbook
 from workbook.environment import PROFILES, choose_profile
@@ -44,10 +45,10 @@ def test_a_package_that_nothing_here_uses_is_not_asked_for():
 
 
 def test_unknown_profile_is_refused_naming_the_valid_ones(monkeypatch):
-    with pytest.raises(ValueError, match=r"'huge'.*smoke, teach, full"):
+    with refused("profile", "huge", ("smoke", "teach", "full")):
         workbook.setup(profile="huge")
     monkeypatch.setenv("WORKBOOK_PROFILE", "huge")
-    with pytest.raises(ValueError, match="huge"):
+    with refused("profile", "huge"):
         workbook.setup()
 
 
@@ -55,7 +56,7 @@ def test_profiles_grow_and_are_frozen():
     sizes = [f.name for f in fields(workbook.Profile) if f.name not in ("name", "device", "dtype")]
     for small, large in zip(list(PROFILES.values())[:-1], list(PROFILES.values())[1:], strict=True):
         assert all(getattr(small, size) <= getattr(large, size) for size in sizes)
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(FrozenInstanceError, match="group_size"):
         PROFILES["smoke"].group_size = 2
 
 

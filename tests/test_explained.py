@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refused
 
 from workbook.messages import progress
 from workbook.probes import TokenExplainer
@@ -109,14 +110,14 @@ def test_what_cannot_be_explained_is_refused(batch):
     policy, rollouts = batch
     still = rollouts.select([0, 1])
     still = type(still)(**{**still.__dict__, "advantages": torch.zeros(2)})
-    for given, place, sentence in [
-        ((rollouts, LR), (0, 999), r"token=\(0, 999\) is no completion token: rollouts 0 to 11"),
-        ((rollouts, 0.0), PLACE, "lr=0.0 must be above 0"),
-        ((still, LR), PLACE, "rollouts push nothing"),
-        ((rollouts, LR, "lion"), PLACE, "optimizer='lion': one step is explained of sgd or adamw"),
-        ((rollouts, LR, "sgd", [0.0, 1.0, 2.0]), PLACE, r"measured has shape \(3,\)"),
+    for given, place, field, value in [
+        ((rollouts, LR), (0, 999), "token", (0, 999)),
+        ((rollouts, 0.0), PLACE, "lr", 0.0),
+        ((still, LR), PLACE, "rollouts", still),
+        ((rollouts, LR, "lion"), PLACE, "optimizer", "lion"),
+        ((rollouts, LR, "sgd", [0.0, 1.0, 2.0]), PLACE, "measured.shape", (3,)),
     ]:
-        with pytest.raises(ValueError, match=sentence):
+        with refused(field, value):
             TokenExplainer(policy, *given)(*place)
 
 

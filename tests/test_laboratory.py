@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
+from refusals import refused
 
 from workbook.app import (
     QLORA,
@@ -107,16 +108,14 @@ def test_choices_reach_the_fields_that_they_mean():
         for key, value in experiment(config, **values).trainer.items()
         if key not in config.trainer
     }
-    with pytest.raises(ValueError, match="task options 'a: 1: 2' must be name: value pairs"):
+    with refused("task options", "a: 1: 2"):
         parse_options("a: 1: 2")
 
 
 def test_a_reward_that_fails_ends_the_run_in_its_sentence(own, tmp_path):
     (tmp_path / "reward.py").write_text("def score(completion, answer):\n    return {}[answer]\n")
     trial = start_run(plan(**TINY, **own).config, tmp_path / "trial")
-    with pytest.raises(
-        RuntimeError, match=r"score raised KeyError: '\d' \(line 2 of reward.py\), at line"
-    ):
+    with pytest.raises(RuntimeError, match=r"line 2 of reward\.py"):
         trial.wait(300)
 
 
@@ -263,7 +262,7 @@ def test_a_run_that_does_not_fit_starts_at_the_second_click_unless_twice_too_lar
     monkeypatch.setattr(
         "workbook.app.form.start_run", lambda config: began.append(config) or config
     )
-    with pytest.raises(ValueError, match=r"it does not fit; take more micro-batches"):
+    with pytest.raises(ValueError, match="does not fit"):
         form.start()
     assert (form.monitor.start_button.description == "Start anyway") == anyway
     if anyway:

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from IPython.utils.capture import capture_output
 from ipywidgets.widgets.widget import _instances
+from refusals import refused
 from test_views import HOSTILE, WIDGET, shown
 
 from workbook.app.monitor import (
@@ -60,7 +61,7 @@ def test_the_table_has_a_row_for_each_logged_value():
     assert table["panel"].value_counts().to_dict() == of_each | of_sampled
     assert (table.query("panel == 'memory'")["value"] == 800).all()
     assert table.query("panel == 'reward'")["step"].tolist() == [1, 5]
-    with pytest.raises(ValueError, match=r"needs the column.*reward"):
+    with pytest.raises(ValueError, match="reward"):
         monitor_table(logged(3).drop(columns="reward"))
 
 
@@ -278,7 +279,7 @@ def test_start_begins_a_run_and_keeps_the_last_one_beside_it():
     assert [row["mine"] for row in monitor.chart.data["rows"] if row["run"] == "your run 1"].count(
         True
     ) == 0
-    with pytest.raises(ValueError, match="needs run="):
+    with refused("run", None):
         RunMonitor()
 
 

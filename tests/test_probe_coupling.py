@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from small_run import nudge_adapters
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -141,22 +142,19 @@ def test_kinds_of_pairs_are_counted_as_a_loop_counts_them():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("field", "value"),
     [
-        ({"anchors": 0}, "anchors=0 must be a whole number of 1 or more"),
-        ({"method": "magic"}, "method='magic' is unknown: choose one of auto, jvp, difference"),
-        ({"parameters": "lora"}, "this policy has no LoRA adapter"),
-        ({"parameters": "head"}, "parameters='head' is unknown"),
-        (
-            {"parameters": [torch.nn.Parameter(torch.ones(1))]},
-            "must name weights that this policy trains",
-        ),
-        ({"cuts": (0.5, 0.2)}, r"cuts=\[0.5, 0.2\] must be probabilities between 0 and 1"),
+        ("anchors", 0),
+        ("method", "magic"),
+        ("parameters", "lora"),
+        ("parameters", "head"),
+        ("parameters", [torch.nn.Parameter(torch.ones(1))]),
+        ("cuts", [0.5, 0.2]),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(settings, message):
-    with pytest.raises(ValueError, match=message):
-        gradient_products(make_policy(), make_rollouts(), **settings)
+def test_what_cannot_be_is_refused_in_a_sentence(field, value):
+    with refused(field, value):
+        gradient_products(make_policy(), make_rollouts(), **{field: value})
 
 
 def few_rollouts(table):
@@ -206,7 +204,5 @@ def test_followers_are_sorted_by_what_they_share_with_the_pushing_token():
         )
         assert kinds.loc[kind, "predicted"] == -kinds.loc[kind, "dlogp"]
     moved["chosen"] = True
-    with pytest.raises(
-        ValueError, match="followers needs one prompt and one pushing token; 4 tokens push here"
-    ):
+    with pytest.raises(ValueError, match="4 tokens push"):
         followers(rollouts, moved)

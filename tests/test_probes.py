@@ -72,7 +72,7 @@ def test_shares_are_counted_prompt_by_prompt():
     assert shares["stable", "positive"] == pytest.approx(0.5)
     assert shares["suppressed", "negative"] == pytest.approx(0.5)
     assert shares["boosted", "difference"] == pytest.approx(0.25 - 0.5)
-    with pytest.raises(ValueError, match="no prompt with positive and negative"):
+    with pytest.raises(ValueError, match="no prompt"):
         flip_shares(table[table["group"] == 2])
 
 
@@ -125,9 +125,7 @@ def test_tokens_are_chosen_by_every_condition(sampled):
     assert (rollouts.completion_ids[chosen] == token).all()
     assert (rollouts.old_logps[chosen].exp() <= 0.5).all()
     assert (rollouts.advantages[chosen.any(1)] > 0).all()
-    with pytest.raises(
-        ValueError, match=r"No token fits token_id=-1, confidence=\(0.0, 1.0\), sign=1\."
-    ):
+    with pytest.raises(ValueError, match="token_id=-1"):
         choose_tokens(rollouts, -1, sign=1)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file, save_file
 from small_run import SMALL, bundled_trainer
 from transformers import set_seed
@@ -208,9 +209,7 @@ def test_a_damaged_model_is_not_loaded_and_written_again(whole, tmp_path):
     shutil.copytree(whole, tmp_path / "run")
     run = load_run(tmp_path / "run")
     (run.folder / "final" / "model.safetensors").write_bytes(b"")
-    with pytest.raises(
-        ValueError, match=r"model of .* is damaged \(final/model.safetensors differs"
-    ):
+    with pytest.raises(ValueError, match=r"model\.safetensors differs"):
         run.policy()
     assert main(["resume", str(run.folder)]) == 0
     assert_resumes(run, whole)
@@ -221,10 +220,10 @@ def test_a_failed_write_leaves_the_old_one(tmp_path, monkeypatch):
         with atomic_folder(tmp_path / "final") as folder:
             (folder / "a").write_text(text)
             if text == "2":
-                raise RuntimeError
+                raise RuntimeError("torn")
 
     write_folder("1")
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="torn"):
         write_folder("2")
     assert (tmp_path / "final" / "a").read_text() == "1"
     assert damage(tmp_path / "final") is None
@@ -341,9 +340,9 @@ def test_a_refused_run_leaves_nothing(tmp_path, monkeypatch):
         raise KeyError("nope")
 
     monkeypatch.setattr(worker, "load_policy", fails)
-    with pytest.raises(ValueError, match="policy='bundled' can't be loaded: "):
+    with refused("policy", "bundled"):
         train(CONFIG, tmp_path / "run")
-    with pytest.raises(ValueError, match="hub_token") as refusal:
+    with refused("trainer.hub_token") as refusal:
         create_run(
             CONFIG | {"trainer": CONFIG["trainer"] | {"hub_token": "hf_secret"}}, tmp_path / "run"
         )

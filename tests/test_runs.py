@@ -190,9 +190,7 @@ def test_an_edited_config_is_refused(uninterrupted):
     original = path.read_text()
     path.write_text(original.replace("num_prompts: 24", "num_prompts: 25"))
     try:
-        with pytest.raises(
-            ValueError, match=r"edited since the run started: num_prompts \(24 -> 25\)"
-        ):
+        with pytest.raises(ValueError, match=r"num_prompts \(24 -> 25\)"):
             uninterrupted.resume()
     finally:
         path.write_text(original)
@@ -229,7 +227,7 @@ def test_runs_are_listed_found_and_removed(uninterrupted, tmp_path, monkeypatch,
     monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
     assert main(["runs"]) == 0
     assert capsys.readouterr().out == "No runs.\n"
-    with pytest.raises(ValueError, match=r"runs holds no run\.$"):
+    with pytest.raises(ValueError, match="holds no run"):
         latest_run()
     made = [create_run(CONFIG | {"name": name}) for name in ("a-run", "other", "a-run")]
     for i, run in enumerate(made):
@@ -269,7 +267,7 @@ def test_grids_given_as_a_list_follow_one_another(tmp_path):
     assert [run.trainer["learning_rate"] for run in made.values()] == [0.002, 0.002]
     for wrong in ([], [{"seed": []}], [{"seed": 0}], [["seed"]], "seed"):
         (tmp_path / "sweep.yaml").write_text(json.dumps(CONFIG | {"grid": wrong}))
-        with pytest.raises(ValueError, match=r"sweep\.yaml needs a grid"):
+        with pytest.raises(ValueError, match="needs a grid"):
             load_sweep(tmp_path / "sweep.yaml")
 
 
@@ -311,7 +309,7 @@ def test_a_task_that_is_run_twice_at_once_trains_once(tmp_path):
     first = run_process(run.folder, pause_at=2)
     while psutil.Process(first.pid).status() != psutil.STATUS_STOPPED:
         time.sleep(0.01)
-    with pytest.raises(ValueError, match=f"is being trained by process {first.pid}"):
+    with pytest.raises(ValueError, match=str(first.pid)):
         execute(run.folder)
     threading.Timer(0.5, os.kill, (first.pid, signal.SIGCONT)).start()
     message = _train(str(run.folder), threads=1)

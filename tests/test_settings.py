@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from refusals import refused
 from small_run import BASE
 
 from workbook.app import load_sweep, sweep
@@ -77,13 +78,16 @@ def test_a_wrong_type_or_size_is_refused_in_one_sentence(changes):
         ({"num_generations": 3}, "num_generations=3"),
         ({"num_generations": 1}, "at least 2 generations"),
         ({"name": "a/b"}, "name='a/b' must be a folder's name"),
-        ({"policy": "a/b/c"}, "policy='a/b/c': 'a/b/c' is neither an existing folder nor a hub id"),
+        (
+            {"policy": "a/b/c"},
+            "policy='a/b/c': name='a/b/c' must be an existing folder or a hub id",
+        ),
         ({"policy": "family:seed=1,alphabets=3"}, "-m workbook.studies.making family:seed=1"),
         ({"quantization": "nf4"}, "lora=None leaves nothing to train"),
         ({"dtype": "bfloat16"}, "is for frozen weights"),
         (
             {"task_options": {"operands": 99}},
-            "task='chain' with task_options={'operands': 99}: operands is 99",
+            "task='chain' with task_options={'operands': 99}: operands=99",
         ),
     ],
 )
@@ -113,10 +117,7 @@ def test_checkpointing_is_taken_by_its_old_name_and_its_new_one(old):
         )
         args = settings.trainer_args(config, torch.device("cpu"), "out")
         assert (args.gradient_checkpointing, args.gradient_checkpointing_kwargs) == expected
-    with pytest.raises(
-        ValueError,
-        match=r"gradient_checkpointing is the old name of trainer\.activation_checkpointing",
-    ):
+    with refused("trainer.gradient_checkpointing", True):
         RunConfig(
             trainer=dict.fromkeys(("gradient_checkpointing", "activation_checkpointing"), True)
         )
@@ -181,7 +182,7 @@ def test_a_file_that_is_no_config_is_named(text, words, tmp_path):
     with pytest.raises(ValueError, match=r"c\.yaml|max_steps") as caught:
         check_run(RunConfig.load(path))
     assert words in str(caught.value)
-    with pytest.raises(ValueError, match=r"none\.yaml can't be read"):
+    with pytest.raises(ValueError, match=r"none\.yaml"):
         RunConfig.load(tmp_path / "none.yaml")
 
 

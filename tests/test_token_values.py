@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refused
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     LlamaConfig,
@@ -163,11 +164,9 @@ def test_what_has_ended_is_worth_its_reward_and_nothing_is_left_behind(chain):
 
 def test_what_can_not_be_valued_is_refused(small):
     policy, task, rollouts = small
-    with pytest.raises(ValueError, match="continuations=1 must be 2 or more"):
+    with refused("continuations", 1):
         token_values(policy, task, rollouts, 1)
-    with pytest.raises(
-        ValueError, match="max_new_tokens=1 must be at least the longest rollout's length, 4"
-    ):
+    with refused("max_new_tokens", 1):
         token_values(policy, task, rollouts, max_new_tokens=1)
-    with pytest.raises(ValueError, match="row 999, which is no completion token"):
+    with refused("tokens", 999):
         token_values(policy, task, rollouts, tokens=[999])

@@ -315,7 +315,7 @@ def test_a_generation_batch_is_trimmed_chunk_by_chunk_in_order_of_length(make_tr
 
 
 def test_refuses_to_build_with_a_broken_setting(make_trainer):
-    with pytest.raises(ValueError, match="can't have an effect"):
+    with pytest.raises(ValueError, match="batching"):
         make_trainer(
             CancellationTrainer,
             CancellationConfig,
@@ -407,9 +407,7 @@ def test_prompts_of_unequal_length_need_a_model_that_can_do_with_padding(tmp_pat
 
     build("1 + 2 =", "3 + 4 =", trim_padding=True)
     ragged = ("1 + 2 =", "3 + 4 + 5 =", "1 + 2 + 3 =", "4 + 5 =")
-    with pytest.raises(
-        ValueError, match=r"^\w+ computes other logits behind padding than without[^.]*\.$"
-    ):
+    with pytest.raises(ValueError, match="behind padding"):
         build(*ragged, trim_padding=True)
     with pytest.warns(
         UserWarning, match=r"^\w+ computes other logits behind padding .* trains as in TRL"

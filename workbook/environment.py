@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from workbook.messages import require_one_of
 from workbook.places import import_to_stay, naming_extras
 
 if TYPE_CHECKING:
@@ -99,8 +100,7 @@ def choose_profile(name: str | None, device: str) -> Profile:
     CUDA.
     """
     name = name or os.environ.get("WORKBOOK_PROFILE") or ("full" if device == "cuda" else "teach")
-    if name not in PROFILES:
-        raise ValueError(f"profile={name!r} is not a profile: choose one of {', '.join(PROFILES)}.")
+    require_one_of("profile", name, tuple(PROFILES))
     return replace(PROFILES[name], device=device)
 
 

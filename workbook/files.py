@@ -30,7 +30,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.utils._pytree import tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
 
-from workbook.messages import show_value
+from workbook.messages import InvalidValue
 from workbook.places import PACKAGE, clone, file_hash
 
 Value = TypeVar("Value")
@@ -180,7 +180,7 @@ def as_folder(folder: str | Path) -> Path:
         or not str(folder).strip()
         or not str(folder).isprintable()
     ):
-        raise ValueError(f"folder={show_value(folder)} names no folder; give the path of one.")
+        raise InvalidValue("folder", folder, "the path of a folder")
     return Path(folder)
 
 

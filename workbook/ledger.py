@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from workbook.messages import InvalidValue
 from workbook.places import data_path, parse_yaml
 
 WORDS = HOLDS, DOES_NOT_HOLD, TOO_SMALL, OPEN, CANNOT = (
@@ -94,9 +95,7 @@ def row_of(key: str, scale: str | None = None):
     rows = registered(scale)
     if name not in rows:
         near = get_close_matches(str(name), rows, 4, 0.3) or list(rows)[:8]
-        raise ValueError(
-            f"key={key!r} is no registered row of the ledger; rows are {', '.join(near)}, ..."
-        )
+        raise InvalidValue("key", key, f"a registered row of the ledger, such as {', '.join(near)}")
     return rows[name]
 
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from workbook.messages import InvalidValue
+
 
 class Interval(NamedTuple):
     """An estimate and its confidence interval, in the unit of the data."""
@@ -51,8 +53,10 @@ def bootstrap_mean(
     values = np.asarray(values, dtype=float)
     if values.size == 0 or not np.isfinite(values).all():
         wrong = np.sum(~np.isfinite(values))
-        raise ValueError(
-            f"values needs numbers, all of them finite; of its {values.size}, {wrong} are not."
+        raise InvalidValue(
+            "values",
+            values.tolist(),
+            f"numbers, all of them finite; {wrong} of {values.size} are not",
         )
     if clusters is not None:
         _, index = np.unique(np.asarray(clusters), return_inverse=True)
@@ -72,9 +76,7 @@ def paired_difference(after, before, **kwargs) -> Interval:
     """
     after, before = np.asarray(after, dtype=float), np.asarray(before, dtype=float)
     if after.shape != before.shape:
-        raise ValueError(
-            f"after and before must be paired; got {after.size} and {before.size} values."
-        )
+        raise InvalidValue("after.shape", after.shape, f"{before.shape}, paired with before")
     return bootstrap_mean(after - before, **kwargs)
 
 
@@ -89,7 +91,7 @@ def t_interval(values, level: float = 0.95) -> Interval:
 
     values = np.asarray(values, dtype=float)
     if values.size < 2 or not np.isfinite(values).all():
-        raise ValueError(f"values must be two finite numbers or more; got {values.tolist()}.")
+        raise InvalidValue("values", values.tolist(), "two finite numbers or more")
     half = float(stdtrit(values.size - 1, (1 + level) / 2) * values.std(ddof=1) / values.size**0.5)
     mean = float(values.mean())
     return Interval(mean, mean - half, mean + half)

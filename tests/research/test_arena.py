@@ -11,6 +11,7 @@ import pytest
 import results
 from audit.definitions import DEFINITIONS
 from audit.reckoning import Units, Void
+from refusals import refused
 from test_worlds_study import SPEED, made_run, write
 
 from workbook.__main__ import main
@@ -157,9 +158,7 @@ def test_no_lead_counts_where_known_credit_is_not_clear_of_plain(folder, tmp_pat
     results.replace_table(
         path, pd.concat([runs, runs.query("arm == 'dr_grpo'").assign(arm="oracle")])
     )
-    with pytest.raises(
-        ValueError, match=r"void: known credit is 0.00 \[0.00, 0.00\] octaves ahead"
-    ):
+    with pytest.raises(ValueError, match="void"):
         claims.separated(Tables("world:third", tmp_path), "edit_mask")
     with pytest.raises(Void):
         DEFINITIONS["arena"]["P3"](Units("arena", "world:third", 10, tmp_path))
@@ -369,9 +368,7 @@ def test_a_shorter_comparison_reads_the_beginning_of_committed_runs(tmp_path, co
 def test_runs_of_another_policy_are_no_controls(tmp_path, committed, units):
     runs = committed["worlds/controls"]
     committed["worlds/controls"] = runs.assign(value=runs["value"] + 0.01)
-    with pytest.raises(
-        ValueError, match=r"tiny, unit 0 starts at a value of .* with --retrain-controls"
-    ):
+    with pytest.raises(ValueError, match="--retrain-controls"):
         arena.compare_rule("grpo", 2, tmp_path / "read", batches=2, worlds=("tiny",), jobs=1)
 
 
@@ -383,26 +380,26 @@ def test_a_unit_of_a_world_is_that_of_its_studies():
 
 
 @pytest.mark.parametrize(
-    ("rule", "units", "folder", "sentence"),
+    ("rule", "units", "folder", "field"),
     [
-        ("grpo", 1, "new", "units=1 must be 2 or more"),
-        ("nix", 2, "new", "advantage_estimator='nix' is unknown"),
-        ("grpo", 2, "file", "is no folder"),
+        ("grpo", 1, "new", "units"),
+        ("nix", 2, "new", "advantage_estimator"),
+        ("grpo", 2, "file", "folder"),
     ],
 )
-def test_comparisons_that_can_not_be(rule, units, folder, sentence, tmp_path):
+def test_comparisons_that_can_not_be(rule, units, folder, field, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=sentence):
+    with refused(field):
         arena.compare_rule(rule, units, tmp_path / folder)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--rule", "own:nowhere.py:f"], "is no Python file"),
+        (["--rule", "own:nowhere.py:f"], "nowhere.py"),
         (["--units", "3"], "of a rule of yours; name a rule with --rule"),
         (["--retrain-controls"], "of a rule of yours; name a rule with --rule"),
-        (["--chart", "table.txt"], "must end in .png, .svg or .html"),
+        (["--chart", "table.txt"], "path='table.txt'"),
         (["--rule", "grpo"], "come with a clone of the repository and not with an installed wheel"),
     ],
 )

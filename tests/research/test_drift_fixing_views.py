@@ -65,7 +65,7 @@ def test_going_over_a_batch_leaves_the_policy_and_starts_at_its_logps(policy, ro
     assert_close(path[0], rollouts.old_logps, atol=1e-4, rtol=0)
     assert_close(again[1], path[1])
     assert (path[2] - path[1]).abs().max() > 1e-3
-    with pytest.raises(ValueError, match="minibatches=3 does not divide the 4 groups"):
+    with refused("minibatches", 3):
         reuse_path(policy, rollouts, minibatches=3)
 
 

@@ -59,7 +59,7 @@ def test_units_of_one_language_model_decide_nothing():
 def test_the_numbers_of_language_models_are_of_the_step_that_was_registered():
     tables = {"dose_llm/rates": curve_of(0, [0.9, 0.7], (1, 128))}
     assert claims.MEASURES["dose_llm@smollm2_plain"]["H1 SmolLM2"](tables)[0] == pytest.approx(-0.2)
-    with pytest.raises(ValueError, match=r"no step on 64 prompts could be made.*ends at 4\."):
+    with pytest.raises(ValueError, match="no step on 64 prompts"):
         claims.change_of_follows({"dose_llm/rates": curve_of(0, [0.9, 0.8])}, 64)
 
 
@@ -92,7 +92,7 @@ def test_each_sign_of_a_measured_prompt_and_of_a_bundle_is_a_block():
     assert measured == [0, 2]
     assert labels[:, 0].tolist() == [1, 0, -1, -1, 2, 3, 5, 4, 4, 5, -1, -1]
     assert torch.equal(labels[:, 0], labels[:, 1])
-    with pytest.raises(ValueError, match="5 prompts push and 6 are wanted"):
+    with pytest.raises(ValueError, match="5 prompts push"):
         study.bundled_labels(rollouts, 9, 2, 4)
     alone = anchor_labels(rollouts, [1, 2], n=3, seed=0)
     assert sorted(alone[alone >= 0].tolist()) == [0, 1, 2]
@@ -167,9 +167,7 @@ def test_one_step_at_any_setting_stands_beside_the_models_measured_before(policy
 
 def test_rollouts_that_push_nothing_are_refused(policy, task):
     alike = sample_rollouts(policy, task, 2, 2, seed=0, max_new_tokens=1)
-    with pytest.raises(
-        ValueError, match="No prompt has different rewards; take more rollouts per prompt"
-    ):
+    with pytest.raises(ValueError, match="different rewards"):
         pushing_prompts(alike, 2)
     with refused("signs", "left"):
         explore.measure_flips(policy, task, prompts=2, signs="left")

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refused
 
 from workbook.chapters.credit import explore
 from workbook.probes import value_gaps
@@ -110,7 +111,7 @@ def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench
         "a twin is the mean of its steps"
     )
     nothing = replace(bench.rollouts, advantages=torch.zeros(len(bench.rollouts)))
-    with pytest.raises(ValueError, match="push nothing"):
+    with refused("rollouts"):
         step_gaps(bench.policy, nothing, {}, 0.1, 0)
 
 
@@ -191,9 +192,7 @@ def test_a_gap_is_measured_by_sign_and_pool_over_the_study(policy, task, monkeyp
     assert len(names[0]) == 8
     assert "failing rollouts, prompts of the step" in names[0]
     live.close()
-    with pytest.raises(
-        ValueError, match="No prompt has different rewards with seed=0 and prompts=1"
-    ):
+    with pytest.raises(ValueError, match="different rewards"):
         next(explore.measure_gap(policy, task, prompts=1, group_size=1))
 
 

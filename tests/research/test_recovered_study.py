@@ -44,7 +44,7 @@ def test_a_units_number_is_the_mean_over_its_draws(tables):
     ]
     assert own.nunique() == 2, "the draws are different batches"
     assert measures.chosen(update, **setting)["norm"].to_dict() == {7: pytest.approx(own.mean())}
-    with pytest.raises(ValueError, match="one a draw is needed"):
+    with pytest.raises(ValueError, match="one a draw"):
         measures.chosen(pd.concat([update, update]), **setting)
 
 

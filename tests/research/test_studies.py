@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import results
+from refusals import refused
 
 from workbook import __main__
 from workbook.policies import load_policy
@@ -189,9 +190,7 @@ def test_a_unit_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     )
     for name in tables:
         assert read_table("dose", "family", name, tmp_path)["seed"].tolist() == [0, 0, 1, 1]
-    with pytest.raises(
-        ValueError, match=r"Table 'rates' of dose has a column 'scale', which names the unit"
-    ):
+    with pytest.raises(ValueError, match="column 'scale'"):
         write_unit("dose", "family", 2, {"rates": TABLE.assign(scale=1)}, {}, tmp_path)
 
 
@@ -218,12 +217,12 @@ def test_processes_add_units_at_once(tmp_path):
 
 
 def test_a_folder_is_checked_before_it_is_judged(tmp_path):
-    with pytest.raises(ValueError, match="holds no study's tables"):
+    with refused("folder", str(tmp_path)):
         check_results(tmp_path)
     results.add_unit(tmp_path, "dose", "family", 0, {"rates": TABLE})
     check_results(tmp_path)
     (experiment_folder("dose", tmp_path) / MANIFEST).write_text("PAR1")
-    with pytest.raises(ValueError, match=r"dose\.rates\.parquet or its manifest can't be read"):
+    with pytest.raises(ValueError, match="manifest"):
         check_results(tmp_path)
 
 
@@ -250,13 +249,11 @@ def test_a_registration_is_found_where_it_is_stated(tmp_path):
 
 
 def test_what_cannot_be_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="study='nothing' is unknown: choose one of"):
+    with refused("study", "nothing"):
         measure("nothing", "tiny")
-    with pytest.raises(ValueError, match="scale='huge' is unknown: choose one of tiny"):
+    with refused("scale", "huge"):
         measure("flip_backbones", "huge")
-    with pytest.raises(
-        ValueError, match="python -m workbook measure flip_backbones --scale tiny makes its tables"
-    ):
+    with pytest.raises(ValueError, match="measure flip_backbones --scale tiny"):
         load_measured("flip_backbones", "tiny", "shares", tmp_path)
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from refusals import refused
 
 from workbook.chapters.drift.charts import CURVE_OUTCOMES
 from workbook.chapters.drift.explore import MEASURED, live_curves, run_names
@@ -34,9 +35,7 @@ def test_a_run_is_read_before_it_and_after_each_batch_and_leaves_the_policy(poli
 
 @pytest.mark.parametrize("size", [0, 1, 3, 128])
 def test_groups_that_fill_no_mini_batch_are_refused(policy, task, size):
-    with pytest.raises(
-        ValueError, match=rf"group_size={size} must divide 64, half of a batch's rollouts, and be 2"
-    ):
+    with refused("group_size", size):
         training_curves(policy, task, group_size=size)
 
 

@@ -13,6 +13,7 @@ import pytest
 import results
 from audit.definitions import DEFINITIONS
 from audit.reckoning import Missing, Units, Void
+from refusals import refused
 from scipy import stats
 
 from workbook.app import half_way, world_runs
@@ -176,7 +177,7 @@ def test_the_line_and_its_predictions_are_those_of_least_squares(folder):
     assert (said["high"] - said["mean"]).tolist() == pytest.approx(
         stats.t.ppf(0.975, len(OPEN) - 2) * error
     )
-    with pytest.raises(ValueError, match="three worlds or more"):
+    with pytest.raises(ValueError, match="three worlds"):
         outcomes.law(points.head(2))
 
 
@@ -210,7 +211,7 @@ def test_a_world_whose_exact_values_are_off_does_not_count(folder, tmp_path, bia
     assert points.notna()["walk"] == counts
     assert points.drop("walk").notna().all()
     if not counts:
-        with pytest.raises(record.Void, match=r"0\.0[13] was allowed, so the world does not count"):
+        with pytest.raises(record.Void, match="does not count"):
             outcomes.lead(Tables("world:walk", tmp_path / "results"), "oracle")
         with pytest.raises(Void):
             DEFINITIONS["worlds"]["Q1 world"](
@@ -270,7 +271,7 @@ def test_a_lead_is_void_where_sharpening_alone_gains(folder):
     )
     other = Tables("world:third", folder)
     other._whole |= {"worlds/runs": runs}
-    with pytest.raises(ValueError, match="void: entropy minimisation gains"):
+    with pytest.raises(ValueError, match="void"):
         claims.credited(other, "positive_only")
     other.registered = lambda *_: other
     judged = [
@@ -409,7 +410,7 @@ def test_charts_of_plains_settings_have_what_the_rows_have(folder):
 
 
 def test_a_scale_of_worlds_has_no_bench():
-    with pytest.raises(ValueError, match="take one of world:plain"):
+    with refused("scale", "worlds"):
         Bench("worlds")
 
 

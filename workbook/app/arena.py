@@ -23,7 +23,7 @@ import pandas as pd
 from workbook.app.half_way import EXACT, PLAIN, most_tokens, run_ends, within
 from workbook.app.world_runs import BATCHES, WorldUnit, run_rule
 from workbook.files import write_parquet
-from workbook.messages import progress, reporting
+from workbook.messages import InvalidValue, progress, reporting
 from workbook.statistics import t_interval
 from workbook.training.credit import credit_call
 from workbook.views.measured import measured_table
@@ -76,9 +76,9 @@ def compare_rule(
     """
     call, show = credit_call(rule), show or (lambda line: None)
     if units < 2:
-        raise ValueError(f"units={units} must be 2 or more: an interval is over units.")
+        raise InvalidValue("units", units, "2 or more: an interval is over units")
     if Path(folder).is_file():
-        raise ValueError(f"folder={str(folder)!r} is no folder; give the path of one.")
+        raise InvalidValue("folder", str(folder), "the path of a folder")
     sources = dict.fromkeys(CONTROLS, "") | {rule: repr(call and call.files)}
     todo, best, trained = [], {}, set()
     for world in worlds:

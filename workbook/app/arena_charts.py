@@ -10,7 +10,7 @@ import pandas as pd
 from workbook.app.arena import MIX, YOURS, arena_headline, short_name
 from workbook.app.half_way import EXACT, LOWER, PLAIN
 from workbook.files import replacement
-from workbook.messages import markdown_table
+from workbook.messages import InvalidValue, markdown_table
 from workbook.theory.credit_controls import REWARD_FREE
 from workbook.views.figures import forest, panels
 from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require
@@ -129,7 +129,7 @@ def row_kind(row: dict) -> str:
 def chart_kind(path: str | Path) -> str:
     """What kind of file a chart is written to; ValueError for any other than .png, .svg and .html."""
     if (kind := Path(path).suffix.lower()[1:]) not in ("png", "svg", "html"):
-        raise ValueError(f"{path} must end in .png, .svg or .html.")
+        raise InvalidValue("path", str(path), "that of a .png, .svg or .html file")
     return kind
 
 

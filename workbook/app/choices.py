@@ -16,7 +16,7 @@ from typing import NamedTuple
 import ipywidgets
 
 from workbook.app.memory import SHAPES, steps_per_generation
-from workbook.messages import require_one_of
+from workbook.messages import InvalidValue, require_one_of
 from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, STRATEGIES, TRANSFORMS
 from workbook.theory.credit_rules import RULES
 from workbook.training.checks import Problem, validate
@@ -109,9 +109,12 @@ def experiment(base: RunConfig | None = None, **choices) -> RunConfig:
         require_one_of("choice", name, sorted(known))
     if choices.get("quantization") and "lora" in choices and not choices["lora"]:
         frozen = f'quantization="{choices["quantization"]}" freezes all weights'
-        raise ValueError(
+        raise InvalidValue(
+            "lora",
+            choices["lora"],
+            "a rank, e.g. 8",
             f"{frozen}, so lora={choices['lora']} leaves nothing to train; set lora to a rank,"
-            " e.g. 8."
+            " e.g. 8.",
         )
     fields = OF_RUN | {name: field for name, (field, _) in OF_TRAINER.items()}
     settings = {field: choices[name] for name, field in fields.items() if name in choices}
@@ -136,10 +139,13 @@ def experiment(base: RunConfig | None = None, **choices) -> RunConfig:
     parts = sizes["mini_batches"] * sizes["accumulation"]
     rollouts = sizes["prompts"] * sizes["group_size"]
     if rollouts % parts:
-        raise ValueError(
+        raise InvalidValue(
+            "mini_batches",
+            sizes["mini_batches"],
+            "such that micro-batches have one size",
             f"prompts={sizes['prompts']} x group_size={sizes['group_size']} rollouts can't be cut"
             f" into {parts} equal parts (mini_batches={sizes['mini_batches']} x"
-            f" accumulation={sizes['accumulation']}); choose powers of 2."
+            f" accumulation={sizes['accumulation']}); choose powers of 2.",
         )
     settings["per_device_train_batch_size"] = rollouts // parts
     settings["gradient_accumulation_steps"], settings["steps_per_generation"] = (
@@ -218,7 +224,7 @@ def plan(
     """
     try:
         if vary is not None and len(set(values)) < 2:
-            raise ValueError(f"vary={vary!r} needs two or more different values to compare.")
+            raise InvalidValue("vary", vary, "a setting of two or more different values to compare")
         variants = [{}] if vary is None else [{vary: value} for value in dict.fromkeys(values)]
         configs = [experiment(**choices | variant | {"seed": seeds[0]}) for variant in variants]
         problems = []
@@ -257,9 +263,8 @@ def parse_options(text: str) -> dict:
     except ValueError:
         options = None
     if not isinstance(options, dict) or any(value is None for value in options.values()):
-        raise ValueError(
-            f"task options {text!r} must be name: value pairs with commas between them, e.g."
-            " operands: 4."
+        raise InvalidValue(
+            "task options", text, "name: value pairs with commas between them, e.g. operands: 4"
         )
     return options
 

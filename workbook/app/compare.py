@@ -13,7 +13,7 @@ import pandas as pd
 
 from workbook.app.runs import END_WINDOW
 from workbook.app.sweeps import runs
-from workbook.messages import require_one_of
+from workbook.messages import InvalidValue, require_one_of
 from workbook.places import runs_folder
 from workbook.statistics import t_interval
 from workbook.training.config import RunConfig
@@ -84,9 +84,8 @@ def compare_settings(outcomes: pd.DataFrame, outcome: str = "area") -> dict:
     if not others:
         raise ValueError("the runs have one setting; a comparison needs two.")
     if outcomes[outcome].isna().any():
-        raise ValueError(
-            f"outcome={outcome!r} was not measured in every run; set eval_prompts, or choose"
-            " another."
+        raise InvalidValue(
+            "outcome", outcome, "measured in every run: set eval_prompts, or choose another"
         )
     sides = outcomes.pivot(index="seed", columns="setting", values=outcome)
     pairs, effects = [], []

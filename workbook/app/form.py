@@ -45,6 +45,7 @@ from workbook.app.memory import shape_and_prompt
 from workbook.app.monitor import RunMonitor
 from workbook.app.runs import load_run, start_run
 from workbook.app.try_it import Sampling
+from workbook.messages import reworded
 from workbook.tasks import get_task, own_task
 from workbook.training.checks import check_run, validate
 from workbook.training.config import RunConfig, dump_yaml
@@ -250,7 +251,7 @@ class RunForm:
             config = self.config()
             check_run(config)
         except ValueError as error:
-            raise ValueError(in_form_words(str(error), self._labels)) from None
+            raise reworded(error, in_form_words(str(error), self._labels)) from None
         return config
 
     def _changed(self, _=None) -> None:

@@ -16,6 +16,7 @@ import pandas as pd
 from workbook.app.compare import finished_runs
 from workbook.app.report import Report, report_findings, report_text
 from workbook.app.runs import load_run
+from workbook.messages import InvalidValue
 from workbook.rollouts.logs import read_metrics, read_rollouts
 from workbook.views.explorer import menu
 from workbook.views.heatmap import TokenHeatmap
@@ -163,8 +164,8 @@ def parse_weights(text: str) -> dict[str, float] | None:
             name: float(number) for name, number in (part.split("=") for part in text.split())
         } or None
     except ValueError:
-        raise ValueError(
-            f"weights {text!r} must be name=number with spaces between them, e.g. a=1 b=0.5."
+        raise InvalidValue(
+            "weights", text, "name=number with spaces between them, e.g. a=1 b=0.5"
         ) from None
 
 

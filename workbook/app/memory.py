@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from workbook.files import process_count
-from workbook.messages import one_line
+from workbook.messages import InvalidValue, one_line, require_one_of
 from workbook.policies.load import locate
 from workbook.policies.models import MIB, as_device, as_dtype, free_mib, kept_per_token, widths
 from workbook.rollouts.scoring import ADAPTERS, rows_within, tokenize_prompts
@@ -102,12 +102,9 @@ def memory_forecast(
     sizes = {"rollouts": rollouts, "microbatch": microbatch, "prompt_length": prompt_length}
     for name, value in (sizes | {"completion_length": completion_length}).items():
         if value < 1:
-            raise ValueError(f"{name}={value} must be at least 1.")
-    if quantization not in (None, "nf4") or device not in HEAD_TILES:
-        raise ValueError(
-            f'quantization={quantization!r} must be None or "nf4", and device={device!r} "cpu" or'
-            ' "cuda".'
-        )
+            raise InvalidValue(name, value, "at least 1")
+    require_one_of("quantization", quantization, (None, "nf4"))
+    require_one_of("device", device, tuple(HEAD_TILES))
     linear, other, adapters, largest = parameter_counts(config, lora)
     size = dtype.itemsize
     text = config.get_text_config()
@@ -217,8 +214,11 @@ def forecast_shape(
     try:
         return memory_forecast(shape, **sizes, **kinds, **place)
     except AttributeError as error:  # another model's config has other names
-        raise ValueError(
-            f"policy={config.policy!r} can't be forecast: {one_line(error)}."
+        raise InvalidValue(
+            "policy",
+            config.policy,
+            "one whose memory can be forecast",
+            f"policy={config.policy!r} can't be forecast: {one_line(error)}.",
         ) from None
 
 

@@ -16,7 +16,7 @@ import ipywidgets
 import pandas as pd
 
 from workbook.app.diagnosis import diagnose
-from workbook.messages import pace
+from workbook.messages import InvalidValue, pace
 from workbook.views.charts import references
 from workbook.views.live import LiveChart, close, show
 from workbook.views.style import SERIES, escape, notice, printable_table, require, visible
@@ -53,9 +53,7 @@ class RunMonitor:
         interval: float = 0.5,
     ):
         if run is None and start is None:
-            raise ValueError(
-                "RunMonitor needs run=, a run to watch, or start=, a function that begins one."
-            )
+            raise InvalidValue("run", None, "a run to watch, or start= a function that begins one")
         self.run, self._start, self.beside = run, start, beside
         self.label, self.started, self.interval = (
             "your run 1" if run is None else "this run",

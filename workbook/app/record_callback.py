@@ -15,6 +15,7 @@ from functools import partial
 from workbook.app.resumable import Recorder
 from workbook.app.runs import Run, set_status
 from workbook.files import is_main, read_metrics, write_text
+from workbook.messages import InvalidValue
 from workbook.training.meter import by_token, reward_columns, token_pushes, unpenalized
 from workbook.training.token_record import StepRecord
 
@@ -29,7 +30,7 @@ class TokenRecord(StepRecord):
 
     def __init__(self, trainer, every: int = 10):
         if type(every) is not int or every < 1:
-            raise ValueError(f"every={every!r} must be a number of optimizer steps, at least 1.")
+            raise InvalidValue("every", every, "a number of optimizer steps, at least 1")
         if hasattr(trainer.args, "record_tokens"):
             raise ValueError(
                 f"A CancellationTrainer records by itself: set record_tokens={every} in its config."

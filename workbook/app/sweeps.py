@@ -21,7 +21,7 @@ import pandas as pd
 
 from workbook.app.runs import END_WINDOW, Run, create_run, is_done, load_run
 from workbook.files import as_folder, check_vacant
-from workbook.messages import explain_error, one_line, progress, show_value
+from workbook.messages import InvalidValue, explain_error, one_line, progress, reworded
 from workbook.places import import_to_stay, runs_folder
 from workbook.training.checks import check_run
 from workbook.training.config import RunConfig, flatten, plain, read_yaml
@@ -53,7 +53,7 @@ def sweep(
     of another config.
     """
     if type(n_jobs) is not int or n_jobs < 1:
-        raise ValueError(f"n_jobs={show_value(n_jobs)} must be an integer of at least 1.")
+        raise InvalidValue("n_jobs", n_jobs, "an integer of at least 1")
     named = {
         as_folder(folder) / name: run_config
         for name, run_config in combinations(config, grid).items()
@@ -98,7 +98,7 @@ def combinations(config, grid: Grid) -> dict[str, RunConfig]:
                 made = shared.override(settings)
                 check_run(made)
             except ValueError as error:
-                raise ValueError(f"The combination {short} makes no run: {error}") from None
+                raise reworded(error, f"The combination {short} makes no run: {error}") from None
             if name in configs or repr(made) in seen:
                 raise ValueError(
                     f"The grid has the same combination twice, {short}; name each once."
@@ -120,17 +120,14 @@ def check_grid(grid: Any) -> list[dict[str, list]]:
             "a mapping of fields to lists of values, e.g. seed: [0, 1, 2], or a list of such"
             " mappings"
         )
-        raise ValueError(f"grid={show_value(grid)} must be {valid}.")
+        raise InvalidValue("grid", grid, valid)
     for key, values in (item for one in grids for item in one.items()):
         if (
             not isinstance(key, str)
             or not isinstance(values, list | tuple | range | np.ndarray)
             or not len(values)
         ):
-            raise ValueError(
-                f"grid: {one_line(key, 40)}={show_value(values)} must be a list of one value or"
-                " more."
-            )
+            raise InvalidValue(f"grid: {one_line(key, 40)}", values, "a list of one value or more")
     return [
         {key: [plain(value) for value in values] for key, values in one.items()} for one in grids
     ]
@@ -148,7 +145,7 @@ def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
         wrong = f"The sweep {path}"
         return RunConfig.load(values), grid
     except ValueError as error:
-        raise ValueError(f"{wrong}: {error}") from None
+        raise reworded(error, f"{wrong}: {error}") from None
 
 
 def _train(folder: str, threads: int) -> str:
@@ -205,7 +202,7 @@ def compare_runs(runs: Iterable[Run | str | Path]) -> pd.DataFrame:
     prompts, where evaluated).
     """
     if isinstance(runs, str | Path | Run) or not isinstance(runs, Iterable):
-        raise ValueError(f"runs={show_value(runs)} must be a list of runs or of their folders.")
+        raise InvalidValue("runs", runs, "a list of runs or of their folders")
     runs = [run if isinstance(run, Run) else load_run(run) for run in runs]
     settings = pd.DataFrame([flatten(asdict(run.config)) for run in runs])
     written = settings.map(lambda value: json.dumps(value, default=str))

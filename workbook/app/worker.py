@@ -36,7 +36,7 @@ from workbook.app.runs import (
     set_status,
     training_lock,
 )
-from workbook.messages import explain_error, one_line
+from workbook.messages import InvalidValue, explain_error, one_line
 from workbook.places import file_hash
 from workbook.policies.load import load_policy
 from workbook.policies.models import used_mib
@@ -233,12 +233,15 @@ def build_trainer(config: RunConfig, output_dir: str | Path):
         policy = load_policy(config.policy, **kind, seed=config.seed)
     except (KeyError, TypeError, AttributeError, AssertionError) as error:
         # a library's, of files that it can't read
-        raise ValueError(
-            f"policy={config.policy!r} can't be loaded: {explain_error(error)}"
+        raise InvalidValue(
+            "policy",
+            config.policy,
+            "one that can be loaded",
+            f"policy={config.policy!r} can't be loaded: {explain_error(error)}",
         ) from error
     if policy.tokenizer.eos_token_id is None:
-        raise ValueError(
-            f"policy={config.policy!r} has a tokenizer without an end token; set its eos_token."
+        raise InvalidValue(
+            "policy", config.policy, "one with an end token: set its tokenizer's eos_token"
         )
     task = get_task(config.task, **config.task_options)
     args = trainer_args(config, torch.device(policy.provenance["device"]), output_dir)

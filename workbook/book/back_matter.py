@@ -12,6 +12,7 @@ import yaml
 from workbook.book import chapters
 from workbook.book.terminal import literal
 from workbook.chapters.grading import UNANSWERED
+from workbook.messages import InvalidValue
 from workbook.places import data_path
 from workbook.views.measured import measured_table
 
@@ -95,9 +96,7 @@ def glossary_text(name: str = "") -> str:
         if any(name.lower() in form.lower() for form in (one.term, *one.forms))
     ]
     if not terms:
-        raise ValueError(
-            f"{name:.60} is no term of the glossary; without a term it shows all of them."
-        )
+        raise InvalidValue("term", name, "a term of the glossary; without one it shows all of them")
     return "\n\n".join(
         f"**{one.term}**: {literal(one.words)} *({one.unit}; chapter {one.chapter})*\n"
         f"  {literal(f'{one.meaning} {one.advice}')} `workbook.{one.code}`"

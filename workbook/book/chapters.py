@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from workbook.messages import InvalidValue
 from workbook.places import PACKAGE, clone
 
 ROOT = PACKAGE.parent
@@ -71,8 +72,10 @@ def find_notebooks(names=None) -> list[Path]:
         clone("The command chapters")
     for name in names or ():
         if not any(path.name.startswith(name) for path in notebooks):
-            raise ValueError(
-                f"{name!r} fits no chapter: there are {', '.join(path.stem for path in notebooks)}."
+            raise InvalidValue(
+                "chapter",
+                name,
+                f"the beginning of one of {', '.join(path.stem for path in notebooks)}",
             )
     return [path for path in notebooks if path.name.startswith(tuple(names or [""]))]
 

@@ -7,6 +7,7 @@ import pandas as pd
 
 from workbook.book.cards import outcome_badge
 from workbook.ledger import format_number, read_book, registered
+from workbook.messages import InvalidValue
 
 READING = "[reading] "
 
@@ -60,7 +61,7 @@ def show_figure(name: str) -> FigureCard:
     ledger's outcomes.
     """
     if name not in (known := figures()):
-        raise ValueError(f"figure={name!r} is not in the gallery; there are {', '.join(known)}.")
+        raise InvalidValue("figure", name, tuple(known))
     return FigureCard(known[name])
 
 

@@ -4,6 +4,8 @@ import argparse
 import os
 from pathlib import Path
 
+from workbook.messages import InvalidValue
+
 MAIN = os.environ.get("RANK", "0") == "0"  # under `accelerate launch` one process speaks for all
 
 
@@ -28,9 +30,9 @@ def read_settings(texts: list[str], option: str = "--set") -> dict[str, object]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise ValueError(f"{option} {text!r} must be key=value, e.g. --set learning_rate=5e-4.")
+            raise InvalidValue(option, text, "key=value, e.g. --set learning_rate=5e-4")
         if key in settings:
-            raise ValueError(f"{option} {text:.60} is the second value of {key}; give it once.")
+            raise InvalidValue(option, text, f"given once for {key}")
         try:
             settings[key] = parse_yaml(value)
         except ValueError as error:
@@ -63,6 +65,4 @@ def check_writable(path: str | None, option: str) -> None:
         or not file.parent.is_dir()
         or not os.access(file if file.exists() else file.parent, os.W_OK)
     ):
-        raise ValueError(
-            f"{option} {path} can't be written: give the path of a file in a folder that is there."
-        )
+        raise InvalidValue(option, str(path), "the path of a file in a folder that is there")

@@ -10,6 +10,7 @@ from pathlib import Path
 from workbook.book.terminal import literal
 from workbook.commands.arguments import as_count, check_writable, read_settings
 from workbook.commands.kept import kept
+from workbook.messages import require_one_of
 
 
 def _measure(args) -> int:
@@ -29,8 +30,8 @@ def _claims(args) -> str:
     from workbook.files import write_text
     from workbook.studies import CLAIMS, compute_ledger, format_ledger, format_summary, ledger_json
 
-    if args.claim is not None and args.claim not in CLAIMS:
-        raise ValueError(f"--claim {args.claim:.60} is unknown: choose one of {', '.join(CLAIMS)}.")
+    if args.claim is not None:
+        require_one_of("--claim", args.claim, tuple(CLAIMS))
     if args.keep and (args.claim or args.scale):
         raise ValueError("--keep is of all rows; leave --claim and --scale out.")
     check_writable(args.json, "--json")

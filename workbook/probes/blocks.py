@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
 from workbook.probes.step import logp_change, logps, progress, trained_weights, update
 from workbook.rollouts.sample import Rollouts
@@ -127,16 +128,20 @@ def block_coupling(
         p.dtype for p in policy.model.parameters() if p.is_floating_point() and p.dtype.itemsize < 4
     }
     if low:
-        raise ValueError(
-            f"policy holds weights in {str(low.pop()).removeprefix('torch.')}, in which small steps"
-            ' are lost to rounding; load it with dtype="float32".'
+        raise InvalidValue(
+            "dtype",
+            str(low.pop()).removeprefix("torch."),
+            '"float32", in which small steps are not lost to rounding',
         )
     rollouts = rollouts.to(policy.model.device)
     pushes = token_pushes(rollouts)
     labels = _labels(rollouts, blocks).masked_fill(pushes == 0, -1)
     if not (labels >= 0).any():
-        raise ValueError(
-            "rollouts push nothing, all advantages are 0: take groups with different rewards."
+        raise InvalidValue(
+            "rollouts",
+            rollouts,
+            "groups with different rewards",
+            "rollouts push nothing, all advantages are 0: take groups with different rewards.",
         )
     # labels become places in names, ascending, and -1
     names, labels = labels.unique(return_inverse=True)
@@ -185,16 +190,12 @@ def _labels(rollouts: Rollouts, blocks) -> Int[Tensor, "B T"]:
     shape, device = rollouts.completion_ids.shape, rollouts.completion_ids.device
     if isinstance(blocks, Tensor):
         if blocks.shape != shape:
-            raise ValueError(
-                f"blocks has shape {tuple(blocks.shape)}; labels must be {tuple(shape)}, one per"
-                " token."
+            raise InvalidValue(
+                "blocks.shape", tuple(blocks.shape), f"{tuple(shape)}, one label per token"
             )
         return blocks.to(device).long()
     if blocks not in KINDS:
-        raise ValueError(
-            f"blocks={blocks!r} is unknown: choose one of {', '.join(KINDS)}, or give labels"
-            " (B, T)."
-        )
+        raise InvalidValue("blocks", blocks, f"one of {', '.join(KINDS)}, or labels (B, T)")
     # (B, 1), or (B, T) of advantages per token
     positive = (rollouts.advantages > 0).long().view(len(rollouts), -1)
     groups = rollouts.group_ids.long()[:, None]
@@ -214,9 +215,7 @@ def _measured(rollouts: Rollouts, groups: Sequence[int] | None) -> Int[Tensor, "
         return torch.arange(len(rollouts))
     wanted = torch.as_tensor(list(groups), device=rollouts.group_ids.device)
     if not len(wanted) or not torch.isin(wanted, rollouts.group_ids).all():
-        raise ValueError(
-            f"measured={list(groups)[:8]} must be group ids of the rollouts, one or more."
-        )
+        raise InvalidValue("measured", list(groups)[:8], "group ids of the rollouts, one or more")
     return torch.isin(rollouts.group_ids, wanted).nonzero().squeeze(1).cpu()
 
 
@@ -279,16 +278,17 @@ def step_changes(
     """
     sign, groups = blocks.blocks["sign"].to_numpy(), blocks.blocks["group"].to_numpy()
     if positive_only and (sign == 0).any():
-        raise ValueError(
-            'positive_only needs blocks of one sign each: block_coupling(..., blocks="sign").'
+        raise InvalidValue(
+            "positive_only",
+            positive_only,
+            'False, or blocks of one sign each: block_coupling(..., blocks="sign")',
         )
     active = sign > 0 if positive_only else np.ones(len(sign), dtype=bool)
     sizes = blocks.prompts_by_group()
     names = sizes.index.to_numpy()  # (U,) prompts or bundles
     if not 1 <= prompts_per_step <= sizes.sum():
-        raise ValueError(
-            f"prompts_per_step={prompts_per_step} must be from 1 to {sizes.sum()}, the prompts that"
-            " push."
+        raise InvalidValue(
+            "prompts_per_step", prompts_per_step, f"from 1 to {sizes.sum()}, the prompts that push"
         )
     member = ((groups[None] == names[:, None]) & active).astype(float)  # (U, K)
     generator, parts = np.random.default_rng(seed), []
@@ -321,9 +321,12 @@ def _others(sizes: pd.Series, wanted: int, generator: np.random.Generator) -> np
     )
     rest = wanted - int(sizes[chosen].sum())
     if rest > len(singles):
-        raise ValueError(
+        raise InvalidValue(
+            "prompts_per_step",
+            wanted + 1,
+            "smaller",
             f"prompts_per_step={wanted + 1} can't be made: {rest} single prompts would join and"
-            f" {len(singles)} can."
+            f" {len(singles)} can.",
         )
     return np.concatenate([chosen, generator.choice(singles, rest, replace=False)])
 

@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
 from workbook.probes.blocks import Blocks, block_coupling, token_pushes
 from workbook.probes.directions import Along
@@ -136,8 +137,12 @@ class PushRows:
             order = np.concatenate([np.roll(single, -int(np.argmax(single == group)))[1:], bundles])
             beside = order[1 + sizes[order].cumsum().to_numpy() <= prompts]
             if 1 + sizes[beside].sum() != prompts:
-                raise ValueError(
-                    f"prompts={prompts} can't be made of {len(single)} that push and whole bundles."
+                raise InvalidValue(
+                    "prompts",
+                    prompts,
+                    "reached by whole bundles",
+                    f"prompts={prompts} can't be made of {len(single)} that push and whole"
+                    " bundles.",
                 )
             tables.append(self.split(weights, group, beside))
         if not tables:

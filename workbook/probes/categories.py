@@ -24,6 +24,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
 
+from workbook.messages import InvalidValue
 from workbook.rollouts.sample import Rollouts
 
 CLASSES = ("Math", "Template", "Reasoning", "other")
@@ -77,9 +78,10 @@ def categorized(rollouts: Rollouts, overwrite: bool = False) -> Rollouts:
     if rollouts.categories is not None and not overwrite:
         return rollouts
     if rollouts.tokens is None:
-        raise ValueError(
-            "The rollouts have no token strings; sample them, or give Rollouts.from_batch a"
-            " tokenizer."
+        raise InvalidValue(
+            "rollouts.tokens",
+            None,
+            "token strings: sample the rollouts, or give Rollouts.from_batch a tokenizer",
         )
     texts = rollouts.completions or tuple("".join(tokens) for tokens in rollouts.tokens)
     classes = (

@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from workbook.messages import InvalidValue
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import (
     completion_logits,
@@ -213,8 +214,12 @@ class _Chains:
                 for word in set(words) - known.keys():
                     known[word], *more = tokenizer(word, add_special_tokens=False)["input_ids"]
                     if more or known[word] == tokenizer.unk_token_id:
-                        wrong = f"word {word!r} is {1 + len(more)} tokens of this tokenizer"
-                        raise ValueError(f"{wrong}; exact values need one known token.")
+                        raise InvalidValue(
+                            "word",
+                            word,
+                            "one known token of this tokenizer, for exact values; it is"
+                            f" {1 + len(more)}",
+                        )
                 ids[p, t, : len(words)] = torch.tensor([known[word] for word in words])
         return ids.to(self.device)
 

@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
 from workbook.probes.directions import Along
 from workbook.probes.step import logp_change, output_layer_step, progress
@@ -154,7 +155,7 @@ def gradient_products(
     model's experts.
     """
     if not isinstance(anchors, int) or anchors < 1:
-        raise ValueError(f"anchors={anchors!r} must be a whole number of 1 or more.")
+        raise InvalidValue("anchors", anchors, "a whole number of 1 or more")
     generator, along, tables = np.random.default_rng(seed), Along(policy, parameters, method), []
     for tokens in group_tokens(policy, rollouts, cuts):
         # anchors, (M,) places among the group's N tokens: shuffled, then one bin after the other in
@@ -196,9 +197,8 @@ def group_tokens(policy, rollouts: Rollouts, cuts: Sequence[float] = CUTS) -> It
     """
     cuts = torch.tensor(list(cuts), dtype=torch.float64)
     if len(cuts) == 0 or not ((cuts > 0) & (cuts < 1)).all() or (cuts.diff() <= 0).any():
-        raise ValueError(
-            f"cuts={cuts.tolist()} must be probabilities between 0 and 1, each above the one"
-            " before."
+        raise InvalidValue(
+            "cuts", cuts.tolist(), "probabilities between 0 and 1, each above the one before"
         )
     rollouts = rollouts.to(policy.model.device)
     table = rollouts.token_table()[["group", "rollout", "advantage"]]

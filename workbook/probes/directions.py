@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from workbook.messages import InvalidValue, require_one_of
 from workbook.policies.models import private_copy, reading
 from workbook.probes.step import in_passes, passes, scores, trained_weights
 from workbook.rollouts.sample import Rollouts
@@ -42,18 +43,18 @@ class Along:
     """
 
     def __init__(self, policy, parameters: str | Sequence[str] | None = None, method: str = "auto"):
-        if method not in METHODS:
-            raise ValueError(f"method={method!r} is unknown: choose one of {', '.join(METHODS)}.")
+        require_one_of("method", method, METHODS)
         if parameters == "lora":
             parameters = [name for name in trained_weights(policy) if "lora_" in name]
             if not parameters:
-                raise ValueError(
-                    "parameters='lora': this policy has no LoRA adapter; load one with lora=8, say."
+                raise InvalidValue(
+                    "parameters",
+                    "lora",
+                    "None or a list of names",
+                    "parameters='lora': this policy has no LoRA adapter; load one with lora=8.",
                 )
         elif isinstance(parameters, str):
-            raise ValueError(
-                f'parameters={parameters!r} is unknown: use None, "lora" or a list of names.'
-            )
+            raise InvalidValue("parameters", parameters, 'None, "lora" or a list of names')
         self.policy, self.parameters = policy, trained_weights(policy, parameters)
         quantized = any(not p.is_floating_point() for p in policy.model.parameters())
         self.method = "difference" if method == "auto" and quantized else method

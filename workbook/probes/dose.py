@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbook.messages import InvalidValue
 from workbook.probes.blocks import DRAWS, Blocks, block_coupling, category_shift, step_changes
 from workbook.probes.step import MOVED, STEP_NATS, ScaledStep, logps
 from workbook.rollouts.sample import Rollouts
@@ -45,15 +46,15 @@ def dose_blocks(
     make some steps.
     """
     if not 1 <= bundle <= measured:
-        raise ValueError(f"bundle={bundle!r} must be from 1 to measured={measured!r}.")
+        raise InvalidValue("bundle", bundle, f"from 1 to measured={measured!r}")
     pushing = (
         rollouts.group_ids[(rollouts.advantages.view(len(rollouts), -1) != 0).any(1)]
         .unique()
         .tolist()
     )
     if len(pushing) < measured:
-        raise ValueError(
-            f"measured={measured} prompts are wanted and {len(pushing)} push; sample more."
+        raise InvalidValue(
+            "measured", measured, f"at most {len(pushing)}, the prompts that push; sample more"
         )
     bundles = (len(pushing) - measured) // bundle  # whole ones, a block for each sign of each
     place = {

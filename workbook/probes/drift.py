@@ -10,6 +10,7 @@ import random
 import pandas as pd
 import torch
 
+from workbook.messages import InvalidValue
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts, written_rollouts
 from workbook.rollouts.scoring import in_batches
@@ -29,8 +30,8 @@ class DriftFrom:
         self, before, task, prompts: list[dict] | int = 16, solutions: int = 8, seed: int = 0
     ):
         if not hasattr(task, "equivalent_solutions"):
-            raise ValueError(
-                f"task {task.name!r} does not know its equivalent solutions; chain does."
+            raise InvalidValue(
+                "task", task.name, "one that knows its equivalent solutions, as chain does"
             )
         rows = list(task.dataset(prompts, seed)) if isinstance(prompts, int) else list(prompts)
         self.rollouts = right_solutions(before, task, rows, solutions, seed)
@@ -78,7 +79,7 @@ def drift_report(
     3.2 (D4, D5).
     """
     if solutions < 2:
-        raise ValueError(f"solutions={solutions} must be at least 2, to have odds between them.")
+        raise InvalidValue("solutions", solutions, "at least 2, to have odds between them")
     return DriftFrom(before, task, prompts, solutions, seed).report(after)
 
 

@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
 from workbook.probes.blocks import token_pushes
 from workbook.probes.directions import Along, Direction
@@ -34,6 +35,7 @@ from workbook.probes.step import (
     logps,
     optimizer_of,
     passes,
+    require_pushes,
     trained_weights,
 )
 from workbook.rollouts.credit import OutputStates, output_states
@@ -153,16 +155,14 @@ class TokenExplainer:
         batch_size: int | None = None,
     ):
         if optimizer not in ONE_STEP_OPTIMIZERS:
-            raise ValueError(
-                f"optimizer={optimizer!r}: one step is explained of"
-                f" {' or '.join(ONE_STEP_OPTIMIZERS)}."
+            raise InvalidValue(
+                "optimizer",
+                optimizer,
+                f"{' or '.join(ONE_STEP_OPTIMIZERS)}, of which one step is explained",
             )
         if not lr > 0:
-            raise ValueError(f"lr={lr!r} must be above 0.")
-        if not rollouts.advantages.any():
-            raise ValueError(
-                "rollouts push nothing, all advantages are 0: take groups with different rewards."
-            )
+            raise InvalidValue("lr", lr, "above 0")
+        require_pushes(rollouts)
         self.policy = private_copy(policy)
         self.rollouts = rollouts.to(policy.model.device)
         self.lr, self.optimizer, self.along = lr, optimizer, Along(self.policy, parameters)
@@ -181,9 +181,11 @@ class TokenExplainer:
         """The explanation of one token; ValueError if the rollouts have none at that place."""
         lengths = self.rollouts.completion_mask.sum(1).tolist()
         if not (0 <= rollout < len(lengths) and 0 <= position < lengths[rollout]):
-            raise ValueError(
-                f"token=({rollout}, {position}) is no completion token: rollouts 0 to"
-                f" {len(lengths) - 1} have {min(lengths)} to {max(lengths)} of them."
+            raise InvalidValue(
+                "token",
+                (rollout, position),
+                f"a completion token: rollouts 0 to {len(lengths) - 1} have {min(lengths)} to"
+                f" {max(lengths)} of them",
             )
         place = int(rollout), int(position)
         if place not in self._known:
@@ -289,8 +291,9 @@ class TokenExplainer:
         if values.shape == alive.shape:
             return values
         if values.shape != (int(alive.sum()),):
-            raise ValueError(
-                f"measured has shape {tuple(values.shape)}; the rollouts have {int(alive.sum())}"
-                " tokens."
+            raise InvalidValue(
+                "measured.shape",
+                tuple(values.shape),
+                f"({int(alive.sum())},), one number per token",
             )
         return torch.zeros(alive.shape, dtype=torch.float64).masked_scatter(alive.cpu(), values)

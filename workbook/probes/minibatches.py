@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from workbook.messages import InvalidValue
 from workbook.policies.models import evaluating, private_copy
 from workbook.probes.recovered import PARTS, Pushes, check_gains
 from workbook.probes.step import progress, scores, update
@@ -105,7 +106,7 @@ def cancelled_in_steps(
     not divide the rollouts.
     """
     if parts < 1 or len(order) % parts:
-        raise ValueError(f"parts={parts} does not divide {len(order)} rollouts.")
+        raise InvalidValue("parts", parts, f"a divisor of the {len(order)} rollouts")
     rows = []
     for part, members in enumerate(order.reshape(parts, -1)):
         positive, negative = members[advantages[members] > 0], members[advantages[members] < 0]

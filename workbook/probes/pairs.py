@@ -32,9 +32,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from workbook.messages import InvalidValue
 from workbook.policies.models import evaluating
 from workbook.probes.directions import Along
-from workbook.probes.step import scores, trained_weights
+from workbook.probes.step import require_pushes, scores, trained_weights
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
 from workbook.theory.coupling import NEARLY_CERTAIN
@@ -182,14 +183,12 @@ def cancellation_by_pair(
     of their rollout.
     """
     if rollouts.advantages.dim() != 1:
-        raise ValueError(
-            "rollouts have an advantage per token; pairs are told apart by the sign of a rollout's"
-            " own."
+        raise InvalidValue(
+            "rollouts.advantages.shape",
+            tuple(rollouts.advantages.shape),
+            "(B,): pairs are told apart by the sign of a rollout's own",
         )
-    if not rollouts.advantages.any():
-        raise ValueError(
-            "rollouts push nothing, all advantages are 0: take groups with different rewards."
-        )
+    require_pushes(rollouts)
     parts = []
     for pairs in prompt_pairs(policy, rollouts, one_at_a_time):
         kinds = pairs.split(pairs.tokens["advantage"].to_numpy(dtype=float))

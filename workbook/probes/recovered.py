@@ -35,6 +35,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
 from workbook.probes.directions import derivative
 from workbook.probes.step import FIELDS, passes, trained_weights
@@ -119,8 +120,8 @@ def credit_recovered(
     check_gains(rollouts, rule)
     if values is None:
         if task is None:
-            raise ValueError(
-                "credit_recovered needs task=, whose exact values it can compute, or values=."
+            raise InvalidValue(
+                "task", None, "one whose exact values can be computed, or give values="
             )
         values = exact_values(policy, task, rollouts)
     if exact is None and task is not None:
@@ -162,18 +163,20 @@ def check_gains(rollouts: Rollouts, rule: str) -> int:
     form.
     """
     if rule not in GAIN_RULES:
-        raise ValueError(
-            f"rule={rule!r:.80} has no expectation in closed form; valid are"
-            f" {', '.join(GAIN_RULES)}."
+        raise InvalidValue(
+            "rule", rule, f"one with an expectation in closed form: {', '.join(GAIN_RULES)}"
         )
     rewards = rollouts.rewards
     if (odd := rewards[(rewards != 0) & (rewards != 1)]).numel():
-        raise ValueError(f"rewards hold {float(odd[0])}; credit_recovered takes rewards of 0 or 1.")
+        raise InvalidValue("rewards", float(odd[0]), "0 or 1")
     sizes = rollouts.group_ids.unique(return_counts=True)[1]
     if (sizes != sizes[0]).any():
-        raise ValueError(
-            f"groups have {int(sizes.min())} to {int(sizes.max())} rollouts; all must have equally"
-            " many."
+        raise InvalidValue(
+            "group_ids",
+            rollouts.group_ids.tolist(),
+            "groups of one size",
+            f"group_ids has groups of {int(sizes.min())} to {int(sizes.max())} rollouts; all must"
+            " have equally many.",
         )
     return int(sizes[0])
 

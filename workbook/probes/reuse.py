@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbook.messages import progress, require_one_of
+from workbook.messages import InvalidValue, progress, require_one_of
 from workbook.policies.models import private_copy
 from workbook.probes.step import logps, optimizer_of, update
 from workbook.rollouts.sample import Rollouts
@@ -42,8 +42,8 @@ def reuse_path(
     """
     groups = rollouts.group_ids.unique()
     if minibatches < 1 or len(groups) % minibatches:
-        raise ValueError(
-            f"minibatches={minibatches} does not divide the {len(groups)} groups of these rollouts."
+        raise InvalidValue(
+            "minibatches", minibatches, f"a divisor of the {len(groups)} groups of these rollouts"
         )
     halves = groups.split(len(groups) // minibatches)
     parts = [rollouts.select(torch.isin(rollouts.group_ids, chosen)) for chosen in halves]

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from workbook.messages import progress, require_one_of
+from workbook.messages import InvalidValue, progress, require_one_of
 from workbook.policies.models import private_copy, reading
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts, sample_rollouts
@@ -79,6 +79,17 @@ def scores(model: nn.Module, rollouts: Rollouts) -> Float[Tensor, "B T"]:
     return rollout_logps(model, *(getattr(rollouts, name) for name in FIELDS))
 
 
+def require_pushes(rollouts: Rollouts) -> None:
+    """Raise InvalidValue unless some rollout has an advantage."""
+    if not rollouts.advantages.any():
+        raise InvalidValue(
+            "rollouts",
+            rollouts,
+            "groups with different rewards",
+            "rollouts push nothing, all advantages are 0: take groups with different rewards.",
+        )
+
+
 def trained_weights(policy, names: Sequence[str] | None = None) -> dict[str, nn.Parameter]:
     """The weights that require gradients, by name, or those of them that are named; ValueError for
     another name.
@@ -86,9 +97,10 @@ def trained_weights(policy, names: Sequence[str] | None = None) -> dict[str, nn.
     trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
     unknown = set(names or ()) - trained.keys()
     if unknown or not (trained if names is None else names):
-        raise ValueError(
-            f"parameters={names!r:.80} must name weights that this policy trains, such as"
-            f" {[*trained][:1]}."
+        raise InvalidValue(
+            "parameters",
+            names,
+            f"names of weights that this policy trains, such as {[*trained][:1]}",
         )
     return trained if names is None else {name: trained[name] for name in names}
 
@@ -97,8 +109,7 @@ def optimizer_of(
     policy, name: str, lr: float, parameters: Sequence[str] | None = None
 ) -> torch.optim.Optimizer:
     """An optimizer of OPTIMIZERS over all trained weights or the named ones; ValueError if unknown."""
-    if name not in OPTIMIZERS:
-        raise ValueError(f"optimizer={name!r} is unknown: choose one of {', '.join(OPTIMIZERS)}.")
+    require_one_of("optimizer", name, OPTIMIZERS)
     return OPTIMIZERS[name](list(trained_weights(policy, parameters).values()), lr)
 
 
@@ -133,10 +144,7 @@ def update(
     stepper = (
         optimizer_of(policy, optimizer, lr, parameters) if isinstance(optimizer, str) else optimizer
     )
-    if not rollouts.advantages.any():
-        raise ValueError(
-            "rollouts push nothing, all advantages are 0: take groups with different rewards."
-        )
+    require_pushes(rollouts)
     policy = reading(policy)
     model, rollouts = policy.model, rollouts.to(policy.model.device)
     trained = [p for group in stepper.param_groups for p in group["params"]]
@@ -236,7 +244,7 @@ def matched_lr(
     Raises ValueError for a target that is not above 0, or that no scale within 20 tries reaches.
     """
     if not target > 0:
-        raise ValueError(f"target={target!r} must be above 0 nats.")
+        raise InvalidValue("target", target, "above 0 nats")
     step = ScaledStep(policy, rollouts, optimizer, start, **settings)
     before, alive = logps(policy, rollouts), rollouts.completion_mask.bool()
     # too small, too large: movement need not grow as lr does
@@ -250,9 +258,10 @@ def matched_lr(
         scale *= min(max(target / size, 1e-2), 1e2) if size > 0 else 1e2
         if not low < scale < high:
             scale = (low * high) ** 0.5 if low else high / 10
-    raise ValueError(
-        f"No learning rate of {optimizer} moves these tokens by target={target} nats; try a smaller"
-        " one."
+    raise InvalidValue(
+        "target",
+        target,
+        f"smaller: no learning rate of {optimizer} moves these tokens by so many nats",
     )
 
 

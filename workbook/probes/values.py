@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from workbook.messages import InvalidValue
 from workbook.policies.models import reading
 from workbook.probes.chain_values import chain_rewards, chain_values, context_logits
 from workbook.probes.step import FIELDS, MOVED, logps
@@ -115,8 +116,8 @@ def exact_values(policy, task: Task, rollouts: Rollouts) -> TokenValues:
     """
     _check(task)
     if rollouts.prompts is None:
-        raise ValueError(
-            "rollouts have no prompts, and exact values need them: sample_rollouts keeps them."
+        raise InvalidValue(
+            "rollouts.prompts", None, "kept, for exact values, as sample_rollouts does"
         )
     policy = reading(policy)
     with torch.no_grad():
@@ -165,8 +166,8 @@ def value_error(
 
 def _check(task) -> None:
     if not isinstance(task, Chain | Tree):
-        raise ValueError(
-            f"task is {type(task).__name__}; exact values are known for chain, walk and every Tree."
+        raise InvalidValue(
+            "task", type(task).__name__, "a chain, a walk or any Tree, whose exact values are known"
         )
 
 
@@ -258,9 +259,12 @@ def tree_values(policy, task: Tree, rollouts: Rollouts) -> dict[str, Tensor]:
             before[b, t], onward[b, t, : len(children[at])] = at, [*children[at].values()]
             at = after[b, t] = children[at].get(tokens[t], -1)
         if at in children:
-            raise ValueError(
+            raise InvalidValue(
+                "max_new_tokens",
+                length,
+                f"{trees.depths.max()} or more",
                 f"a rollout was cut off after {length} tokens, but exact values need whole"
-                f" completions: take a max_new_tokens of {trees.depths.max()} or more."
+                f" completions: take a max_new_tokens of {trees.depths.max()} or more.",
             )
     # the last one of -1: no prefix has no value
     values = torch.nn.functional.pad(trees.values().detach(), (0, 1))
@@ -392,9 +396,8 @@ def _token(tokenizer, word: str) -> int:
         return tokenizer.eos_token_id
     ids = tokenizer(word, add_special_tokens=False)["input_ids"]
     if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
-        raise ValueError(
-            f"word {word!r} is {len(ids)} tokens of this tokenizer; exact values need one known"
-            " token."
+        raise InvalidValue(
+            "word", word, f"one known token of this tokenizer, for exact values; it is {len(ids)}"
         )
     return ids[0]
 
@@ -435,14 +438,14 @@ def token_values(
     Raises ValueError for settings out of range, and for rollouts without prompts.
     """
     if continuations < 2:
-        raise ValueError(
-            f"continuations={continuations!r} must be 2 or more: one says nothing of its own error."
+        raise InvalidValue(
+            "continuations", continuations, "2 or more: one says nothing of its own error"
         )
     longest = int(rollouts.completion_mask.sum(1).max())
     limit = longest if max_new_tokens is None else max_new_tokens
     if limit < longest:
-        raise ValueError(
-            f"max_new_tokens={limit!r} must be at least the longest rollout's length, {longest}."
+        raise InvalidValue(
+            "max_new_tokens", limit, f"at least the longest rollout's length, {longest}"
         )
     table = rollouts.token_table()
     if isinstance(tokens, int):
@@ -452,7 +455,7 @@ def token_values(
         labels = table.index[labels] if labels.dtype == bool else np.sort(labels)
         if not np.isin(labels, table.index).all():
             wrong = labels[~np.isin(labels, table.index)][0]
-            raise ValueError(f"tokens names row {wrong}, which is no completion token.")
+            raise InvalidValue("tokens", int(wrong), "rows of completion tokens")
         table = table.loc[labels].copy()
 
     prompts = unpadded(rollouts.prompt_ids, rollouts.prompt_mask)

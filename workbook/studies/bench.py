@@ -22,7 +22,7 @@ import pandas as pd
 
 from workbook.app.world_runs import HELD_OUT, HELD_OUT_FROM, OTHERWISE, unit_seeds
 from workbook.files import write_parquet
-from workbook.messages import require_one_of
+from workbook.messages import InvalidValue, require_one_of
 from workbook.policies.family import Member, committed_seeds, member_of
 from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
@@ -70,8 +70,8 @@ class Bench:
     def __init__(self, scale: str, seed: int = 0, role: str = "unit", **dials):
         check_scale(scale)
         if scale == ALL_WORLDS:
-            raise ValueError(
-                f"scale {scale!r} puts worlds side by side: take one of {', '.join(WORLD_SCALES)}."
+            raise InvalidValue(
+                "scale", scale, f"one of {', '.join(WORLD_SCALES)}, which it puts side by side"
             )
         require_one_of("role", role, ("unit", "tuning") if scale in POLICY_SCALES else ("unit",))
         self.scale, self.seed, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
@@ -104,9 +104,10 @@ class Bench:
             )
             self.data_seed, self.held_out_seed = unit_seeds(seed, role)
         elif dials:
-            raise ValueError(
-                f"dials={dials} belong to the policies of scale 'family'; scale {scale!r} has one"
-                " policy."
+            raise InvalidValue(
+                "dials",
+                dials,
+                f"left out with scale {scale!r}, whose policy is one; 'family' has dials",
             )
         self.world, self.max_new_tokens = scale.removeprefix(WORLD), self.scale.max_new_tokens
 

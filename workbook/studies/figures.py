@@ -18,6 +18,7 @@ import pandas as pd
 
 from workbook import studies
 from workbook.files import write_parquet
+from workbook.messages import InvalidValue
 from workbook.places import data_path
 
 
@@ -39,7 +40,7 @@ def write_figures(study: str, folder: str | Path | None = None) -> list[Path]:
     """
     if study not in figures():
         drawing = ", ".join(sorted(figures()))
-        raise ValueError(f"study={study!r} writes no figure; those that do are {drawing}.")
+        raise InvalidValue("study", study, f"one that writes a figure: {drawing}")
     written = []
     for name, make in figures()[study].items():
         path = Path(folder or data_path("figures")) / f"{name}.parquet"

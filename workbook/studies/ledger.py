@@ -25,7 +25,7 @@ from workbook.ledger import (
     signed,
     stated_of,
 )
-from workbook.messages import one_line
+from workbook.messages import InvalidValue, one_line
 from workbook.places import data_path
 from workbook.studies.inference import DESCRIBED, Judged, conclude, holm, judge_units
 from workbook.studies.record import Claim, Measurement, NotMeasured, Tables, Void, check_results
@@ -302,7 +302,7 @@ def compute_ledger(
     be read.
     """
     if scale is not None and scale not in SCALES:
-        raise ValueError(f"scale={scale!r} is unknown: choose one of {', '.join(SCALES)}.")
+        raise InvalidValue("scale", scale, tuple(SCALES))
     claims, scales = list(CLAIMS if claims is None else claims), [scale] if scale else SCALES
     if folder is not None:
         check_results(folder)

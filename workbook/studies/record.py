@@ -25,7 +25,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workbook.messages import explain_error, show_value
+from workbook.messages import InvalidValue, explain_error, show_value
 from workbook.places import clone
 from workbook.studies.registration import (
     ALL_WORLDS,
@@ -125,9 +125,7 @@ def check_results(folder: str | Path) -> None:
         if path.name.split(".")[0] in known
     ]
     if not tables:
-        raise ValueError(
-            f"folder={str(folder)!r} holds no study's tables; give one that `measure` wrote to."
-        )
+        raise InvalidValue("folder", str(folder), "one that `measure` wrote tables to")
     for path in tables:
         try:
             for file in (path, path.with_name(MANIFEST)):
@@ -251,17 +249,18 @@ def provenance(study: str, scale: str, folder: str | Path | None = None) -> pd.D
 
 def _check_study(name: str) -> None:
     if name not in (*STUDIES, *KEPT):
-        raise ValueError(
-            f"study={show_value(name)} is unknown: choose one of {', '.join(STUDIES)}."
-        )
+        raise InvalidValue("study", name, tuple(STUDIES))
 
 
 def _study(name: str) -> Callable:
     _check_study(name)
     if name in KEPT:
-        raise ValueError(
+        raise InvalidValue(
+            "study",
+            name,
+            tuple(STUDIES),
             f"study={show_value(name)} is measured no longer; its tables are kept, for"
-            " `load_measured`."
+            " `load_measured`.",
         )
     module, _, function = STUDIES[name].partition(":")
     return getattr(import_module(f"workbook.{module}"), function)
@@ -273,9 +272,7 @@ def _check_sizes(study: Callable, name: str, scale: str) -> None:
     sizes = getattr(module, "LANGUAGE_MODELS" if name == "dose_llm" else "SIZES", None)
     if isinstance(sizes, dict) and scale not in sizes:
         known = ", ".join(known for known in sizes if known in SCALES)
-        raise ValueError(
-            f"{name} is not measured at scale={show_value(scale)}: choose one of {known}."
-        )
+        raise InvalidValue("scale", scale, f"one at which {name} is measured: {known}")
 
 
 class Tables:

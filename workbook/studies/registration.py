@@ -33,7 +33,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from workbook.messages import show_value
+from workbook.messages import InvalidValue, require_one_of
 from workbook.places import data_path, parse_yaml
 from workbook.studies.storage import RESULTS, experiment_folder, read_once
 
@@ -94,8 +94,7 @@ SCALES |= POLICY_SCALES | {ALL_WORLDS: Scale(ALL_WORLDS, "", "", 0, 0, 8, 0, len
 
 def check_scale(name: str) -> None:
     """Raise a ValueError unless `name` is one of SCALES."""
-    if name not in SCALES:
-        raise ValueError(f"scale={show_value(name)} is unknown: choose one of {', '.join(SCALES)}.")
+    require_one_of("scale", name, tuple(SCALES))
 
 
 ROLES = ("primary", "mechanism", "consequence", "control", "described")
@@ -347,10 +346,18 @@ def check_registration(text: Any, study: str, digest: str = "") -> Registration:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"The registration of {study}: {place}: {first['msg']}.") from None
+        raise InvalidValue(
+            place,
+            first["input"],
+            first["msg"],
+            f"The registration of {study}: {place}: {first['msg']}.",
+        ) from None
     if registration.study != study:
-        raise ValueError(
-            f"The registration of {study}: study is {registration.study!r}; it must be {study!r}."
+        raise InvalidValue(
+            "study",
+            registration.study,
+            repr(study),
+            f"The registration of {study}: study is {registration.study!r}; it must be {study!r}.",
         )
     primaries = [
         outcome.claim for outcome in registration.outcomes.values() if outcome.role == "primary"

@@ -52,14 +52,16 @@ class Gym(Task):
                 "dataset",
                 dataset,
                 "another data set, such as 'chain_sum'",
-                f"dataset={dataset!r} is refused: {REFUSED[dataset]}; 'chain_sum' is one that is taken.",
+                f"dataset={dataset!r} is refused: {REFUSED[dataset]}; 'chain_sum' is one that is"
+                " taken.",
             )
         if dataset not in DATASETS:
             near = get_close_matches(dataset, taken := allowed_datasets(), n=3) or taken[:8]
             raise InvalidValue(
                 "dataset",
                 dataset,
-                f"one of the {len(taken)} of reasoning-gym that are taken, such as {', '.join(near)}; workbook.tasks.gym.allowed_datasets() lists them",
+                f"one of the {len(taken)} of reasoning-gym that are taken, such as"
+                f" {', '.join(near)}; workbook.tasks.gym.allowed_datasets() lists them",
             )
         if taken := {"seed", "size"} & set(config):
             raise InvalidValue(

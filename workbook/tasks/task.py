@@ -186,7 +186,8 @@ class Task(ABC):
             raise InvalidValue(
                 "held_out",
                 held_out,
-                f"at most {len(kept)}, the prompts of {self.name}, of {drawn} drawn, that are not trained on: take fewer of either, or options that give more prompts",
+                f"at most {len(kept)}, the prompts of {self.name}, of {drawn} drawn, that are not"
+                " trained on: take fewer of either, or options that give more prompts",
             )
         return rows, rows.from_list(kept[:held_out], features=rows.features)
 

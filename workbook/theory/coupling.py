@@ -209,12 +209,12 @@ def _checked(hidden: Tensor, logits: Tensor, tokens: Tensor) -> tuple[torch.dtyp
         and tokens.ndim == 1
         and len(hidden) == len(logits) == len(tokens)
     ):
-        shapes = ", ".join(str(tuple(x.shape)) for x in (hidden, logits, tokens))
+        shapes = [tuple(x.shape) for x in (hidden, logits, tokens)]
         raise InvalidValue(
             "hidden, logits and tokens",
             shapes,
             "of shapes (N, D), (N, V) and (N,)",
-            f"hidden, logits and tokens have shapes {shapes}; they must be (N, D), (N, V) and (N,).",
+            f"hidden, logits and tokens have shapes {shapes}; they must be (N, D), (N, V), (N,).",
         )
     outside = tokens[(tokens < 0) | (tokens >= logits.shape[1])]
     if len(outside):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from workbook.files import process_count
-from workbook.messages import explain_error, one_line, show_value
+from workbook.messages import InvalidValue, explain_error, one_line, reworded, show_value
 from workbook.policies.load import check_name
 from workbook.tasks import get_task
 from workbook.theory.choices import ESTIMATORS, TRANSFORM_INPUTS, TRANSFORMS, WHOLE_GROUP
@@ -273,9 +273,9 @@ def check_run(config: RunConfig) -> None:
         if family != "gym" and config.num_prompts + config.eval_prompts <= QUICKLY_DRAWN:
             task.split(config.num_prompts, config.eval_prompts, config.seed)
     except ValueError as refusal:
-        if type(refusal) is not ValueError or str(refusal).startswith("task"):
+        if type(refusal) not in (ValueError, InvalidValue) or str(refusal).startswith("task"):
             raise  # of several lines, one a row, or with the task's name
-        raise ValueError(f"{where}: {refusal}") from None
+        raise reworded(refusal, f"{where}: {refusal}") from None
     except (TypeError, OSError, ArithmeticError, LookupError, AttributeError) as refusal:
         raise ValueError(f"{where} can't be made: {one_line(refusal)}.") from None
 

@@ -24,7 +24,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
 from trl import GRPOConfig
 
-from workbook.messages import explain_error, one_line, show_value
+from workbook.messages import InvalidValue, explain_error, one_line, reworded, show_value
 from workbook.places import find_file
 from workbook.theory.choices import CLIPPINGS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS
 
@@ -159,15 +159,25 @@ def check_trainer(values: dict[str, Any]) -> None:
     for name in values:
         if name not in trainer_fields():
             known = [field for field in trainer_fields() if not reason_against(field)]
-            raise ValueError(
+            raise InvalidValue(
+                f"trainer.{show_value(name)}",
+                values[name],
+                "a field of CancellationConfig",
                 f"trainer.{show_value(name)} is not a field of CancellationConfig;"
-                f" {nearest(name, known)}"
+                f" {nearest(name, known)}",
             )
         if reason := reason_against(name):
-            raise ValueError(f"trainer.{name} {reason}; remove it.")
+            raise InvalidValue(
+                f"trainer.{name}", values[name], "left out", f"trainer.{name} {reason}; remove it."
+            )
     for old, new in NEW_NAMES.items():
         if old in values and new in values:
-            raise ValueError(f"trainer.{old} is the old name of trainer.{new}; give one of them.")
+            raise InvalidValue(
+                f"trainer.{old}",
+                values[old],
+                "left out",
+                f"trainer.{old} is the old name of trainer.{new}; give one of them.",
+            )
     check_values(_trainer_model(), values, "trainer.")
 
 
@@ -218,8 +228,11 @@ def check_values(model: type[BaseModel], values: dict[str, Any], prefix: str = "
         reasons = dict.fromkeys(
             e["msg"].replace("Input", "it", 1) for e in errors if e["loc"][0] == name
         )
-        raise ValueError(
-            f"{prefix}{name}={show_value(values[name])}: {' or '.join(reasons)}."
+        raise InvalidValue(
+            f"{prefix}{name}",
+            values[name],
+            " or ".join(reasons),
+            f"{prefix}{name}={show_value(values[name])}: {' or '.join(reasons)}.",
         ) from None
 
 
@@ -276,10 +289,7 @@ class RunConfig:
         for key in ("name", "policy", "task"):
             text = getattr(self, key)
             if not (text.isprintable() and text.strip() and len(text) <= MAX_TEXT):
-                raise ValueError(
-                    f"{key}={show_value(text)} must be text of 1 to {MAX_TEXT:,} printable"
-                    " characters."
-                )
+                raise InvalidValue(key, text, f"text of 1 to {MAX_TEXT:,} printable characters")
         if (
             len(self.name) > MAX_NAME
             or self.name.startswith(".")
@@ -289,7 +299,7 @@ class RunConfig:
                 f"a folder's name of at most {MAX_NAME} characters, without / or \\, not beginning"
                 " with a dot"
             )
-            raise ValueError(f"name={show_value(self.name)} must be {valid}.")
+            raise InvalidValue("name", self.name, valid)
         check_trainer(self.trainer)
 
     @classmethod
@@ -301,23 +311,23 @@ class RunConfig:
             return source
         if isinstance(source, dict):
             if unknown := [key for key in source if key not in FIELDS]:
-                raise ValueError(
+                raise InvalidValue(
+                    show_value(unknown[0]),
+                    source[unknown[0]],
+                    FIELDS,
                     f"{show_value(unknown[0])} is not a field of a run;"
-                    f" {nearest(unknown[0], FIELDS)}"
+                    f" {nearest(unknown[0], FIELDS)}",
                 )
             return cls(**source)
         if not isinstance(source, str | Path):
-            raise ValueError(
-                f"config={show_value(source)} must be the path of a YAML file, a dict or a"
-                " RunConfig."
-            )
+            raise InvalidValue("config", source, "the path of a YAML file, a dict or a RunConfig")
         values = read_yaml(source, "config")
         if not isinstance(values, dict):
             raise ValueError(f"The config {source} must be a mapping of fields to values.")
         try:
             return cls.load(values)
         except ValueError as error:
-            raise ValueError(f"The config {source}: {error}") from None
+            raise reworded(error, f"The config {source}: {error}") from None
 
     def override(self, settings: dict[str, Any]) -> RunConfig:
         """A copy with `settings` applied; a key like `trainer.learning_rate` or
@@ -330,9 +340,12 @@ class RunConfig:
         for key, value in whole_first:
             section, name = place(key)
             if (section, name) in named:
-                raise ValueError(
+                raise InvalidValue(
+                    f"{section}.{name}",
+                    value,
+                    "set once",
                     f"{section}.{name} is set twice, the second time to {show_value(value)}; set it"
-                    " once."
+                    " once.",
                 )
             named.add((section, name))
             if section is None:
@@ -340,10 +353,7 @@ class RunConfig:
             elif isinstance(values[section], dict):
                 values[section][name] = value
             else:
-                raise ValueError(
-                    f"{section}={show_value(values[section])} must be a mapping of fields to"
-                    " values."
-                )
+                raise InvalidValue(section, values[section], "a mapping of fields to values")
         return RunConfig(**values)
 
 
@@ -372,8 +382,11 @@ def place(key: Any) -> tuple[str | None, str]:
     if key in trainer_fields():
         return "trainer", key
     known = {*FIELDS, *trainer_fields()}
-    raise ValueError(
-        f"{show_value(key)} is neither a field of a run nor of its trainer; {nearest(key, known)}"
+    raise InvalidValue(
+        show_value(key),
+        None,
+        known,
+        f"{show_value(key)} is neither a field of a run nor of its trainer; {nearest(key, known)}",
     )
 
 
@@ -419,8 +432,8 @@ def trainer_args(
         }
         args = CancellationConfig(output_dir=str(output_dir), seed=config.seed, **kind, **settings)
     if args.max_steps <= 0:
-        raise ValueError(
-            f"trainer.max_steps={args.max_steps} must be a positive number of optimizer steps."
+        raise InvalidValue(
+            "trainer.max_steps", args.max_steps, "a positive number of optimizer steps"
         )
     if "save_steps" not in settings:
         args.save_steps = args.steps_per_batch * max(

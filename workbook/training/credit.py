@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbook.messages import show_value
+from workbook.messages import InvalidValue
 from workbook.places import file_hash
 from workbook.rollouts.scoring import pad_rows
 from workbook.tasks.task import Task, error_line, load_function
@@ -96,9 +96,7 @@ def credit_call(estimator: str | Rule) -> CreditCall | None:
 def _checked_rule(function: Callable) -> Callable:
     """The function, unless it cannot be called with one argument or does not answer at once."""
     if not callable(function):
-        raise ValueError(
-            f"advantage_estimator={show_value(function)} must be a function of one CreditBatch."
-        )
+        raise InvalidValue("advantage_estimator", function, "a function of one CreditBatch")
     name = getattr(function, "__name__", type(function).__name__)
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise ValueError(f"The credit rule {name} must be a plain function that returns a tensor.")

@@ -44,6 +44,7 @@ from peft import PeftModel
 from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
+from workbook.messages import InvalidValue
 from workbook.policies.load import recast_adapters
 from workbook.theory.advantages import group_advantages, partial_baseline, shared_places
 from workbook.theory.batching import minibatch_order
@@ -236,9 +237,12 @@ class CancellationTrainer(GRPOTrainer):
                     f" {type(value).__name__}"
                 )
                 advice = "use batching='shuffled', or one process."
-                raise ValueError(
+                raise InvalidValue(
+                    "batching",
+                    self.args.batching,
+                    "'shuffled' with several processes",
                     f"batching={self.args.batching!r} can't exchange {column} and not a tensor;"
-                    f" {advice}"
+                    f" {advice}",
                 )
             if value.ndim > 1:
                 pad = self._tokenizer.pad_token_id if key.endswith("_ids") else 0
@@ -423,8 +427,11 @@ def _with_rule(
         return args, credit_call(args.advantage_estimator)
     if args.advantage_estimator != "grpo":
         twice = f"as an argument and as args.advantage_estimator={args.advantage_estimator!r}"
-        raise ValueError(
-            f"advantage_estimator is given twice, {twice}; leave the config's at 'grpo'."
+        raise InvalidValue(
+            "advantage_estimator",
+            args.advantage_estimator,
+            "'grpo' beside a rule that is given as an argument",
+            f"advantage_estimator is given twice, {twice}; leave the config's at 'grpo'.",
         )
     call, args = credit_call(rule), copy.copy(args)
     args.advantage_estimator = call.name if call else rule  # a plain estimator's name is no rule

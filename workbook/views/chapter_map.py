@@ -5,6 +5,7 @@ where they meet.
 import altair as alt
 import pandas as pd
 
+from workbook.messages import InvalidValue
 from workbook.views.charts import PART_COLORS
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, finish, require
 
@@ -43,7 +44,7 @@ def book_path(here: str | None = None) -> alt.LayerChart:
     Raises ValueError for a chapter that there is not.
     """
     if here is not None and here not in STATIONS:
-        raise ValueError(f"here={here!r} is no chapter; there are {', '.join(STATIONS)}.")
+        raise InvalidValue("here", here, STATIONS)
     table = pd.DataFrame(
         [(chapter, *look) for chapter, look in STATIONS.items()],
         columns=["chapter", "does", "part"],

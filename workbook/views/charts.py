@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 
+from workbook.messages import InvalidValue
 from workbook.views.figures import forest, rule
 from workbook.views.figures import series as lines_over
 from workbook.views.style import NEUTRAL, WIDTH, describe_rows, require, titled, typeset
@@ -134,8 +135,10 @@ def curve_chart(
         raise ValueError("curve_chart needs a row or more; the table is empty.")
     ends = [float(curve[x].min()), float(curve[x].max()), *(paper[:2] if paper else ())]
     if log2 and min(ends) <= 0:
-        raise ValueError(
-            f"{x} reaches {min(ends):g}, which has no place on a log2 axis: use log2=False."
+        raise InvalidValue(
+            "log2",
+            log2,
+            f"False, since {x} reaches {min(ends):g}, which has no place on such an axis",
         )
     kind = {"type": "log", "base": 2} if log2 else {"zero": False}
     place = alt.X(f"{x}:Q", title=x_title or x)

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import traitlets
 
-from workbook.messages import Stopped, reporting
+from workbook.messages import InvalidValue, Stopped, reporting
 from workbook.rollouts import token_biography
 from workbook.views.live import HERE, PageWidget, show
 from workbook.views.style import (
@@ -128,7 +128,7 @@ class TokenHeatmap(PageWidget):
         for asked in (step, compare):
             if isinstance(asked, int) and asked not in steps:
                 known = f"choose one of {steps[:8]}" if steps else NO_TOKENS
-                raise ValueError(f"step={asked} is not recorded: {known}")
+                raise InvalidValue("step", asked, f"a recorded step: {known}")
         self.explain, self.explanation, self._number = explain, None, ""
         self._asked, self._worker, self._lock = None, None, threading.Lock()
         self._first_step = self._shown_step = step if step is not None else max(steps, default=-1)
@@ -155,7 +155,7 @@ class TokenHeatmap(PageWidget):
             group = pushed.iloc[0] if len(pushed) else groups[0]
         group = int(group)
         if group not in groups:
-            raise ValueError(f"group={group!r} is not in the table: choose one of {groups[:8]}.")
+            raise InvalidValue("group", group, f"in the table: choose one of {groups[:8]}")
         start = {"groups": groups, "group": group, "steps": steps, "step": self._shown_step}
         super().__init__(**start, column=column, compare=beside)
         self._send_group()
@@ -178,8 +178,11 @@ class TokenHeatmap(PageWidget):
             (self.rows["rollout"] == rollout) & (self.rows["position"] == position)
         )
         if not len(places):
-            raise ValueError(
-                f"rollout={rollout}, position={position} is no token of group {self.group}."
+            raise InvalidValue(
+                "position",
+                position,
+                "that of a token of this group",
+                f"rollout={rollout}, position={position} is no token of group {self.group}.",
             )
         self.pinned = int(places[0])
 

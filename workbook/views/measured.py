@@ -13,6 +13,7 @@ from difflib import get_close_matches
 
 import pandas as pd
 
+from workbook.messages import InvalidValue
 from workbook.places import data_path
 
 
@@ -28,7 +29,5 @@ def measured_table(name: str) -> pd.DataFrame:
             one.relative_to(folder).with_suffix("").as_posix() for one in folder.glob("*/*.parquet")
         ]
         near = get_close_matches(name, names, 4, 0.3) or sorted(names)[:4]
-        raise ValueError(
-            f"table={name!r} lies not below data/figures; there are {', '.join(near)}."
-        )
+        raise InvalidValue("table", name, f"below data/figures; there are {', '.join(near)}")
     return pd.read_parquet(path)

@@ -20,6 +20,7 @@ import traitlets
 from IPython.display import DisplayHandle, display
 from scipy.stats import binomtest
 
+from workbook.messages import InvalidValue
 from workbook.places import predictions_file
 from workbook.views.charts import curve_chart
 from workbook.views.live import PageWidget
@@ -230,8 +231,8 @@ def reveal(key: str, answer) -> None:
     answer: a number, one of the choices, or the heights of the curve.
     """
     if key not in _asked:
-        raise ValueError(
-            f"key={key!r} was not asked: run the cell with predict({key!r}, ...) first."
+        raise InvalidValue(
+            "key", key, f"asked before: run the cell with predict({key!r}, ...) first"
         )
     question, about = _asked[key]
     if about["kind"] != "choice":

@@ -8,6 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from workbook.messages import InvalidValue
 from workbook.views.figures import by_sign, rule
 from workbook.views.style import (
     NEUTRAL,
@@ -66,8 +67,8 @@ def token_strip(
     table = printable_table(table)
     group = table["group"].iloc[0] if group is None else group
     if group not in set(table["group"]):
-        raise ValueError(
-            f"group={group!r} is not in the table: choose one of {sorted(set(table['group']))[:8]}."
+        raise InvalidValue(
+            "group", group, f"in the table: choose one of {sorted(set(table['group']))[:8]}"
         )
     rows = table[table["group"] == group].reset_index(drop=True)
     scale = (scale or scale_of(column, table[column])) if is_number(table[column]) else None

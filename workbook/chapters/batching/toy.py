@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 
 from workbook.chapters.grading import answer_of, grade
+from workbook.messages import InvalidValue
 from workbook.theory.advantages import group_advantages
 from workbook.theory.batching import minibatch_order
 from workbook.views.explorer import Explorer, menu, slider
@@ -48,9 +49,7 @@ def compute_cut(
     share: 0 cancels, 1 one sign, NaN nothing pushes).
     """
     if (size := prompts * group_size) % minibatches:
-        raise ValueError(
-            f"{minibatches} mini-batches of one size: their number must divide the {size} rollouts."
-        )
+        raise InvalidValue("minibatches", minibatches, f"a divisor of the {size} rollouts")
     generator = torch.Generator().manual_seed(draw)
     group_ids = torch.arange(prompts).repeat_interleave(group_size)
     rewards = (torch.rand(len(group_ids), generator=generator) < p_right).double()

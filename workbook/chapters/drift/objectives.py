@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from workbook.messages import progress, require_one_of
+from workbook.messages import InvalidValue, progress, require_one_of
 from workbook.probes.drift import learning_tax, odds_drift
 from workbook.probes.values import expected_reward
 from workbook.studies.loop import Loop, Readings, train_in_memory
@@ -154,9 +154,10 @@ def training_curves(
     rollouts.
     """
     if group_size < 2 or ROLLOUTS % (2 * group_size):
-        raise ValueError(
-            f"group_size={group_size} must divide {ROLLOUTS // 2}, half of a batch's rollouts, and"
-            " be 2 or more."
+        raise InvalidValue(
+            "group_size",
+            group_size,
+            f"a divisor of {ROLLOUTS // 2}, half of a batch's rollouts, and 2 or more",
         )
     readings = readings or FreeWords(
         policy, task, task.dataset(HELD_OUT_PROMPTS, HELD_OUT_SEED)["prompt"][:]

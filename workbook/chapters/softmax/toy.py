@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbook.messages import require_one_of, require_range
+from workbook.messages import InvalidValue, require_one_of, require_range
 from workbook.theory import coupling_kernel, kl_drift, predicted_delta_logp
 from workbook.theory.coupling import BELOW_HALF
 
@@ -134,11 +134,9 @@ def make_pair(
     """
     require_range(0, 1, closed=False, p_a=p_a, p_b=p_b)
     if not (isinstance(vocabulary, int) and vocabulary >= 4):
-        raise ValueError(
-            f"vocabulary={vocabulary} is too small: it must be a whole number of words, 4 or more."
-        )
+        raise InvalidValue("vocabulary", vocabulary, "a whole number of words, 4 or more")
     if not 0 <= rivalry < 1:
-        raise ValueError(f"rivalry={rivalry} is out of range: it must be 0 or more and below 1.")
+        raise InvalidValue("rivalry", rivalry, "0 or more and below 1")
     require_range(0, math.inf, closed=False, temperature=temperature)
     require_one_of("b_reads", b_reads, tuple(READS))
     require_range(0, math.inf, length_a=length_a, length_b=length_b)

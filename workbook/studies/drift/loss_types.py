@@ -24,6 +24,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
+from workbook.messages import InvalidValue
 from workbook.policies.models import evaluating, private_copy
 from workbook.probes.step import FIELDS, optimizer_of, progress, update
 from workbook.rollouts.sample import Rollouts, sample_rollouts
@@ -279,9 +280,7 @@ def _trainer(policy, task, rollouts: Rollouts, arm: Arm, folder: str) -> GivenSc
     """The trainer of an arm, whose generation is these rollouts."""
     counts = rollouts.group_ids.unique(return_counts=True)[1]
     if (counts != counts[0]).any():
-        raise ValueError(
-            f"rollouts have groups of {sorted(set(counts.tolist()))}; TRL needs groups of one size."
-        )
+        raise InvalidValue("group_ids", counts.tolist(), "groups of one size, for TRL")
     mask = rollouts.completion_mask.bool()
     # tokens and the sampler's log-probabilities, as TRL takes them of a `rollout_func`
     generated = {
