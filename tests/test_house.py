@@ -8,8 +8,6 @@ import pytest
 SHARED_BY_TOPIC = {"laboratory"}  # the room of chapters 04, 08 and 12
 SECOND_ROOMS = {  # a room of its own that a chapter shows as well
     "07_hidden_credit": "workbook.chapters.recovered",
-    "12_your_own_experiment": "workbook.chapters.worlds",
-    "13_what_to_believe": "workbook.chapters.worlds",
 }
 OF_ALL_ROOMS = {"14_the_papers"}  # a chapter that shows what every room has
 SOURCES = {module: path.read_text(encoding="utf-8") for module, path in house.FILES.items()}
