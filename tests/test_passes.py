@@ -59,7 +59,7 @@ def test_a_pass_holds_what_the_formula_says(rows, length, layers, words, dtype):
         needed = rows * row_bytes(kind, length + 16, length, policy.model.config, dtype, lora=16)
         peak = peak_of(lambda call=call: scoring.in_batches(call)(batch_size=rows))
         # a block in float32 and its log-softmax
-        assert 0.5 < peak / (needed + 8 * scoring.BLOCK) < 1.15, kind
+        assert 0.5 < peak / (needed + 8 * scoring.LOGITS_AT_ONCE) < 1.15, kind
 
 
 def test_every_probe_of_a_policy_takes_batch_size():
@@ -92,7 +92,7 @@ def test_results_do_not_depend_on_the_rows_of_a_pass_nor_on_strips_of_a_kernel(p
 def test_a_backward_pass_that_does_not_fit_is_computed_again_a_row_at_a_time(monkeypatch):
     policy, rollouts = made_up(2, 64, 16, 12)
     calls, lines, moved = [], [], []
-    monkeypatch.setattr(scoring, "SMALL", 0)
+    monkeypatch.setattr(scoring, "ALWAYS_FREE_BYTES", 0)
     monkeypatch.setattr(scoring, "recomputing", lambda model: calls.append(1) or recomputing(model))
     for free in (2**34, 2**23):
         monkeypatch.setattr(scoring, "free_bytes", lambda _, free=free: free)

@@ -21,7 +21,7 @@ from workbook.files import process_count
 from workbook.messages import InvalidValue, one_line, require_one_of
 from workbook.policies.load import locate
 from workbook.policies.models import MIB, as_device, as_dtype, free_mib, kept_per_token, widths
-from workbook.rollouts.scoring import ADAPTERS, rows_within, tokenize_prompts
+from workbook.rollouts.scoring import ADAPTER_RANK, rows_within, tokenize_prompts
 from workbook.tasks import get_task
 from workbook.theory.coupling import STRIP
 from workbook.training.config import RunConfig
@@ -338,7 +338,7 @@ def probe_needs(probe: str, config, tokens: int, free: float) -> tuple[float, in
     bits of a weight.
     """
     kinds, kept, whole, dtype = PROBES[probe]
-    linear, other, adapters, largest = parameter_counts(config, ADAPTERS)
+    linear, other, adapters, largest = parameter_counts(config, ADAPTER_RANK)
     packed = dtype.itemsize == 2 and (linear + other) * dtype.itemsize > free / 2
     fixed = (
         linear * (NF4_BITS / 8 if packed else dtype.itemsize)
@@ -348,7 +348,7 @@ def probe_needs(probe: str, config, tokens: int, free: float) -> tuple[float, in
     fixed += largest * dtype.itemsize if packed else 0
     if whole:  # one group's logits, and a strip of its kernel, which is summed up in 64 bits
         fixed += GROUP * tokens * (config.vocab_size * dtype.itemsize + STRIP * 3 * 8)
-    about = (PROMPT + tokens, tokens, config, dtype, ADAPTERS)
+    about = (PROMPT + tokens, tokens, config, dtype, ADAPTER_RANK)
     parts = [rows_within(free - fixed, "cuda", kind, *about) for kind in kinds]
     return (
         fixed + max(rows * each for rows, each in parts),
