@@ -189,9 +189,7 @@ def test_what_is_slow_is_computed_when_the_slider_is_let_go(monkeypatch, limit, 
 
 
 def test_a_chart_that_changes_its_table_is_refused():
-    with pytest.raises(
-        ValueError, match="line_of_a_copy changes a table before it draws it; only the tables table"
-    ):
+    with pytest.raises(ValueError, match="line_of_a_copy"):
         spec_over(line_of_a_copy, {"table": compute_line()})
 
 

@@ -1,5 +1,7 @@
 """The house is cut by topic, and what other people's scripts import stays where it is."""
 
+import ast
+import builtins
 import importlib
 
 import house
@@ -99,3 +101,20 @@ def test_a_room_has_no_circle():
         for module in free:
             del graph[module]
     assert sorted(graph) == []
+
+
+def test_a_test_says_which_error_it_expects():
+    """By field and value (`refused`), by a word of it (`match=`), or by a type that is raised for
+    one reason alone: an error that Python raises for many reasons proves nothing.
+    """
+    vague = []
+    for path in sorted((house.ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) != "pytest.raises":
+                continue
+            kinds = node.args[0].elts if isinstance(node.args[0], ast.Tuple) else node.args
+            errors = [getattr(builtins, ast.unparse(kind), None) for kind in kinds]
+            broad = any(kind and issubclass(kind, Exception) for kind in errors)
+            if broad and "match" not in {keyword.arg for keyword in node.keywords}:
+                vague.append(f"{path.name}:{node.lineno}: {ast.unparse(node)}")
+    assert vague == []

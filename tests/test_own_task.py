@@ -5,6 +5,7 @@ column and value.
 import json
 
 import pytest
+from refusals import refused
 
 from workbook.tasks import BadRows, get_task, own_task
 from workbook.tasks.own import read_rows
@@ -62,9 +63,7 @@ def test_rows_of_a_csv_and_of_json_lines_are_the_same(folder):
 )
 def test_bad_rows_are_named_by_line_and_nothing_is_loaded(tmp_path, name, text, bad):
     (tmp_path / name).write_text(text)
-    with pytest.raises(
-        BadRows, match=rf"{name} was not loaded: {len(bad)} row\(s\) can't be used."
-    ) as raised:
+    with pytest.raises(BadRows, match=name) as raised:
         read_rows(tmp_path / name)
     assert [line for line, _ in raised.value.rows] == bad
 
@@ -91,9 +90,7 @@ def test_several_functions_are_summed_by_weight_and_logged_one_by_one(folder):
     )
     assert logged == {"rewards/score": 1.5, "rewards/everything": 70_203}
     for wrong in ({}, dict.fromkeys(several, 0), dict.fromkeys(several, "1")):
-        with pytest.raises(
-            ValueError, match="but must have a weight for each function, one of them not 0"
-        ):
+        with refused("reward", wrong):
             own_task(folder / "rows.csv", wrong)
 
 
@@ -138,7 +135,5 @@ def test_no_prompt_is_both_trained_on_and_held_out():
     train, held_out = own_task(rows, max).split(8, 4, seed=1)
     assert not set(train["prompt"]) & set(held_out["prompt"])
     assert own_task(rows, max).split(8, 0, seed=1)[0]["prompt"] is not None
-    with pytest.raises(
-        ValueError, match="30 prompts are asked for, but rows has 18 rows, with 9 different prompts"
-    ):
+    with pytest.raises(ValueError, match="30 prompts"):
         own_task(rows, max).dataset(30)

@@ -312,10 +312,10 @@ def test_rotary_embeddings_that_vary_with_the_batch_are_kept_from_it(name):
         sequence_logps(policy.model, *(getattr(row, field) for field in FIELDS))[0] for row in rows
     ]
     torch.testing.assert_close(rollouts.old_logps, torch.cat(alone), atol=1e-5, rtol=1e-4)
-    with pytest.raises(ValueError, match="changes its rotary embedding beyond 16 tokens"):
+    with pytest.raises(ValueError, match="16 tokens"):
         sample_rollouts(policy, get_task("chain"), 3, 4, seed=1, max_new_tokens=7)
     longer = rollouts.completion_ids.repeat(1, 2)
-    with pytest.raises(ValueError, match="keep prompt and completion, here 22, within them"):
+    with pytest.raises(ValueError, match="here 22"):
         sequence_logps(
             policy.model, rollouts.prompt_ids, rollouts.prompt_mask, longer, torch.ones_like(longer)
         )

@@ -2,6 +2,8 @@
 what is right passes.
 """
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -60,35 +62,34 @@ def test_a_wrong_type_or_size_is_refused_in_one_sentence(changes):
 
 
 @pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"epsilon": -1}, "trainer.epsilon"),
+        ({"batching": "sorted"}, "trainer.batching"),
+        ({"hub_token": "hf_x"}, "trainer.hub_token"),
+        ({"num_train_epochs": 2}, "trainer.num_train_epochs"),
+        ({"max_steps": 1, "trainer.max_steps": 2}, "trainer.max_steps"),
+        ({"eval_steps": 5}, "trainer.eval_steps"),
+        ({"name": "a/b"}, "name"),
+        ({"policy": "a/b/c"}, "policy"),
+        ({"policy": "family:seed=1,alphabets=3"}, "policy"),
+        ({"task_options": {"operands": 99}}, "operands"),
+    ],
+)
+def test_a_refusal_knows_its_field_and_value(changes, field):
+    value = changes.get(field, next(reversed(changes.values())))
+    with refused(field, value["operands"] if field == "operands" else value):
+        check_run(RunConfig.load(BASE).override(changes))
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"epsilon": -1}, "trainer.epsilon=-1: it should be greater than or equal to 0."),
-        ({"batching": "sorted"}, "trainer.batching='sorted': it should be 'shuffled'"),
-        (
-            {"hub_token": "hf_x"},
-            "trainer.hub_token would upload, and nothing of a run is uploaded; remove it.",
-        ),
-        (
-            {"num_train_epochs": 2},
-            "trainer.num_train_epochs has no effect on a run, whose length is max_steps",
-        ),
-        ({"max_steps": 1, "trainer.max_steps": 2}, "trainer.max_steps is set twice"),
         ({"learning_rat": 1.0}, "did you mean learning_rate"),
-        ({"eval_steps": 5}, "trainer.eval_steps has no effect on a run, whose eval_prompts"),
         ({"num_generations": 3}, "num_generations=3"),
         ({"num_generations": 1}, "at least 2 generations"),
-        ({"name": "a/b"}, "name='a/b' must be a folder's name"),
-        (
-            {"policy": "a/b/c"},
-            "policy='a/b/c': name='a/b/c' must be an existing folder or a hub id",
-        ),
-        ({"policy": "family:seed=1,alphabets=3"}, "-m workbook.studies.making family:seed=1"),
         ({"quantization": "nf4"}, "lora=None leaves nothing to train"),
         ({"dtype": "bfloat16"}, "is for frozen weights"),
-        (
-            {"task_options": {"operands": 99}},
-            "task='chain' with task_options={'operands': 99}: operands=99",
-        ),
     ],
 )
 def test_the_sentence_names_field_and_value(changes, words):
@@ -179,9 +180,8 @@ def test_what_python_has_beside_yaml_is_taken_as_yaml_would_have_it(tmp_path):
 def test_a_file_that_is_no_config_is_named(text, words, tmp_path):
     path = tmp_path / "c.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ValueError, match=r"c\.yaml|max_steps") as caught:
+    with pytest.raises(ValueError, match=re.escape(words)):
         check_run(RunConfig.load(path))
-    assert words in str(caught.value)
     with pytest.raises(ValueError, match=r"none\.yaml"):
         RunConfig.load(tmp_path / "none.yaml")
 
@@ -193,13 +193,12 @@ def test_a_file_that_is_no_config_is_named(text, words, tmp_path):
         ({"seed": [0, 0]}, "same combination twice"),
         (
             {"learning_rate": [1e-3, -1]},
-            "The combination learning_rate=-1 makes no run: trainer.learning_rate=-1",
+            "learning_rate=-1 makes no run",
         ),
         ({"batching": ["shuffled", "sign_partitioned"]}, "batching=sign_partitioned makes no run"),
     ],
 )
 def test_a_sweep_with_a_mistake_writes_nothing(grid, words, tmp_path):
-    with pytest.raises(ValueError, match=" ") as caught:
+    with pytest.raises(ValueError, match=words):
         sweep(RunConfig.load(BASE), grid, tmp_path / "out")
-    assert words in str(caught.value)
     assert not (tmp_path / "out").exists()

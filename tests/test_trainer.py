@@ -91,9 +91,7 @@ def test_a_hook_that_is_gone_and_a_method_that_would_be_replaced_are_named(
     monkeypatch.setattr(contract.GRPOTrainer, "_measure", print, raising=False)
     with pytest.raises(
         ValueError,
-        match=(
-            r"^Unsloth puts .* has a method _measure that .* has no GRPOTrainer\._prepare_inputs\("
-        ),
+        match=r"_measure .*_prepare_inputs",
     ):
         make_trainer(CancellationTrainer, CancellationConfig, policy)
 

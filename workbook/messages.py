@@ -38,6 +38,9 @@ class InvalidValue(ValueError):
     lr=-1 must be above 0.
     >>> print(InvalidValue("level", "word", ("token", "sequence")))
     level='word' must be one of token, sequence.
+    >>> from copy import copy  # as a process hands it to another
+    >>> copy(InvalidValue("lr", -1, "above 0")).value
+    -1
     """
 
     def __init__(

@@ -272,7 +272,7 @@ def test_the_rate_is_the_best_below_any_collapse():
     assert tuned_rates(table) == pytest.approx(
         {1: 2**0.5 * 1e-4, 2: 1e-4, 8: 5e-5, 32: 2e-4, 4: 0.5**0.5 * 1e-4, 16: 1e-4}
     )
-    with pytest.raises(ValueError, match=r"lr=0.0004 collapsed at level 8: begin the grid lower"):
+    with pytest.raises(ValueError, match="collapsed at level 8"):
         tuned_rates(table[table["lr"] > 1e-4])
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refused
 
 from workbook.chapters.cancelled import (
     ceiling,
@@ -183,9 +184,9 @@ def test_weights_are_advantages_of_the_first_rollouts_and_permuted_ones(toy):
     assert len(set(permuted)) > 1
     for at in toy.blocks.blocks.groupby("group").indices.values():
         assert sorted(np.array(permuted[0])[at]) == sorted(toy.weights()[at])
-    with pytest.raises(ValueError, match="prompts=9 can't be made of"):
+    with refused("prompts", 9):
         toy.parts(toy.weights(), 9)
-    with pytest.raises(ValueError, match="No measured prompt has different rewards"):
+    with pytest.raises(ValueError, match="different rewards"):
         toy.parts(toy.weights(1))
 
 

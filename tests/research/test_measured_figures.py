@@ -4,6 +4,7 @@ are drawn by name.
 
 import pandas as pd
 import pytest
+from refusals import refused
 
 from workbook.places import data_path
 from workbook.studies.figures import figures, write_figures
@@ -27,7 +28,8 @@ def test_data_figures_holds_the_tables_that_studies_write_and_no_other():
 def test_a_name_that_is_not_there_is_refused_with_its_neighbours():
     study = min(figures())
     name = next(iter(figures()[study]))
-    with pytest.raises(ValueError, match=f"lies not below data/figures; there are .*{name}"):
+    with refused("table", f"{name}s") as refusal:
         measured_table(f"{name}s")
-    with pytest.raises(ValueError, match="study='nothing' writes no figure; those that do are"):
+    assert name in refusal.value.valid
+    with refused("study", "nothing"):
         write_figures("nothing")

@@ -14,11 +14,12 @@ from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from pathlib import Path
 
+from workbook.messages import InvalidValue, show_value
 from workbook.places import cache_folder, data_path
 from workbook.policies.packaged import RECORD, is_whole
 from workbook.policies.small import unpack_policy
 from workbook.tasks.chain import Chain
-from workbook.tasks.task import positive_int, short
+from workbook.tasks.task import positive_int
 
 FAMILY = "family:"  # how members' names begin
 # seed=K.safetensors, one of other dials, and members.json: what each is
@@ -53,9 +54,8 @@ class Member:
         for dial, (least, most) in LIMITS.items():
             positive_int(dial, getattr(self, dial), least, most)
         if self.width % 8:
-            raise ValueError(
-                f"width is {self.width}, but must be a multiple of 8: of 4 heads of an even width"
-                " each."
+            raise InvalidValue(
+                "width", self.width, "a multiple of 8: of 4 heads of an even width each"
             )
         self.task  # noqa: B018, which checks confidence
 
@@ -110,14 +110,16 @@ def member_of(name: str) -> Member:
     for part in name.removeprefix(FAMILY).split(","):
         dial, _, value = part.partition("=")
         if dial not in DEFAULTS or dial in dials or not re.fullmatch(NUMBER, value):
-            raise ValueError(
-                f"{short(name, 90)} names no policy of the family at {short(part)}: write"
-                " family:seed=3 and, after commas, further dials once each, of"
-                f" {', '.join(DEFAULTS)}, e.g. family:seed=3,confidence=0.8."
+            raise InvalidValue(
+                "name",
+                name,
+                "family:seed=3 and, after commas, further dials once each, of"
+                f" {', '.join(DEFAULTS)}, e.g. family:seed=3,confidence=0.8; {show_value(part)} is"
+                " none of them",
             )
         dials[dial] = int(value) if value.isdigit() else float(value)
     if "seed" not in dials:
-        raise ValueError(f"{short(name, 90)} names no seed: write e.g. family:seed=3.")
+        raise InvalidValue("name", name, "one with a seed, e.g. family:seed=3")
     return Member(**dials)
 
 

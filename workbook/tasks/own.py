@@ -19,6 +19,7 @@ from typing import Any
 
 from datasets import Dataset
 
+from workbook.messages import InvalidValue
 from workbook.places import file_hash
 from workbook.tasks.task import (
     RowsTask,
@@ -86,9 +87,8 @@ class Own(RowsTask):
             weight for _, weight in several if isinstance(weight, int | float) and abs(weight) < 1e9
         ]
         if len(self._weights) < len(several) or not any(self._weights):
-            raise ValueError(
-                f"reward is {short(reward)}, but must have a weight for each function, one of them"
-                " not 0."
+            raise InvalidValue(
+                "reward", reward, "functions with a weight each, one of which is not 0"
             )
         self._functions = [
             (name, None) if callable(name) else load_function(name, "reward") for name, _ in several
@@ -177,9 +177,9 @@ def read_rows(data: str | Path | list[dict]) -> list[dict]:
         path = Path(data).expanduser()
         source, read = path.name, READERS.get(path.suffix.lower())
         if read is None:
-            raise ValueError(f"the data file {short(source, 200)} must end in .csv or .jsonl.")
+            raise InvalidValue("data file", source, "a .csv or .jsonl")
         if not path.is_file():
-            raise ValueError(f"there is no data file {short(str(path), 200)}.")
+            raise InvalidValue("data file", str(path), "a file that is there")
         try:
             numbered = list(read(path.read_bytes().decode("utf-8-sig")))
         except UnicodeDecodeError as error:

@@ -325,4 +325,5 @@ def _check_policy(name: str) -> None:
         check_name(name)
     except (ValueError, OSError, RuntimeError) as refusal:
         # the latter two: a name that is too long, a user's home that is not there
-        raise ValueError(f"policy={show_value(name)}: {explain_error(refusal)}") from None
+        sentence = f"policy={show_value(name)}: {explain_error(refusal)}"
+        raise InvalidValue("policy", name, "a policy that is there", sentence) from None
