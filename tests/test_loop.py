@@ -1,4 +1,4 @@
-"""The loop of studies takes the trainer's own steps, and does with a batch what its fields say."""
+"""The training loop takes the trainer's own steps, and does with a batch what its fields say."""
 
 import warnings
 from dataclasses import replace
@@ -8,24 +8,24 @@ import pytest
 import torch
 from small_run import SMALL, bundled_trainer
 
+from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
 from workbook.probes.drift import right_solutions
-from workbook.probes.step import optimizer_of
-from workbook.probes.values import exact_values, expected_reward
+from workbook.probes.readings import SOLUTIONS, Readings
+from workbook.probes.values import exact_credit, exact_values, expected_reward
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.loop import (
-    SOLUTIONS,
-    Loop,
-    Readings,
-    advantaged,
-    sample_batch,
-    take_step,
-    train_in_memory,
-    train_on,
-)
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
+from workbook.training.loop import (
+    LoopConfig,
+    add_advantages,
+    sample_batch,
+    take_step,
+    train,
+    train_on,
+)
+from workbook.training.optimizers import optimizer_of
 
 TASK = get_task("chain")
 SIZES = {"prompts": 4, "group_size": 4, "minibatches": 4}
@@ -59,7 +59,7 @@ ARMS = {  # the loop's fields, the trainer's
         {
             "order": "query_preserved",
             "transform": "advantage_orthogonal",
-            "transform_on": "clipped",
+            "transform_on": "clipped_weights",
         },
         QUERY
         | {
@@ -99,7 +99,7 @@ def test_steps_are_the_trainers(policy, tmp_path, fields, settings):
     """Four mini-batches of one generation batch, on the trainer's own rollouts: the same weights in
     the end.
     """
-    loop = Loop(**{**SIZES, "optimizer": "sgd", "lr": 0.5, "clip": (0.2, 0.2), **fields})
+    loop = LoopConfig(**{**SIZES, "optimizer": "sgd", "lr": 0.5, "clip": (0.2, 0.2), **fields})
     mine = private_copy(policy)
     trainer = trainer_of(mine, tmp_path, loop, **settings)
     kept, arranged = {}, loop.order != "shuffled"
@@ -132,7 +132,13 @@ def test_steps_are_the_trainers(policy, tmp_path, fields, settings):
 
 
 def first_batch(policy, loop):
-    return advantaged(policy, TASK, loop, TASK.dataset(loop.prompts, 1), seed=1, batch=1)[0]
+    return with_tokens(policy, TASK, loop, seed=1)[0]
+
+
+def with_tokens(policy, task, loop, seed):
+    """The first batch of a seed with advantages, and how many tokens its rule sampled."""
+    rollouts = sample_batch(policy, task, loop, task.dataset(loop.prompts, seed), seed)
+    return add_advantages(policy, task, loop, rollouts, seed, batch=1)
 
 
 def one_step(policy, loop, rollouts):
@@ -143,7 +149,9 @@ def one_step(policy, loop, rollouts):
 
 
 def test_a_matched_gradient_has_the_length_that_is_asked_for(policy):
-    loop = Loop(prompts=4, group_size=4, optimizer="sgd", lr=0.1, match="grad_norm", norm=0.25)
+    loop = LoopConfig(
+        prompts=4, group_size=4, optimizer="sgd", lr=0.1, match="grad_norm", norm=0.25
+    )
     rollouts = first_batch(policy, loop)
     step, change = one_step(policy, loop, rollouts)
     assert float(change.norm()) == pytest.approx(0.1 * 0.25, rel=1e-3)
@@ -156,7 +164,7 @@ def test_a_matched_gradient_has_the_length_that_is_asked_for(policy):
 
 
 def test_the_signs_cosine_is_that_of_two_steps(policy):
-    loop = Loop(prompts=4, group_size=4, optimizer="sgd", lr=0.1)
+    loop = LoopConfig(prompts=4, group_size=4, optimizer="sgd", lr=0.1)
     rollouts = first_batch(policy, loop)
     step, whole = one_step(policy, loop, rollouts)
     halves = [
@@ -179,30 +187,32 @@ def test_a_rule_of_every_step_is_asked_in_every_step(policy):
         return batch.group_advantages()
 
     rule.each_step = True
-    loop = Loop(**SIZES, order="query_preserved", optimizer="sgd", lr=0.5, rule=rule, batches=1)
+    loop = LoopConfig(
+        **SIZES, order="query_preserved", optimizer="sgd", lr=0.5, rule=rule, batches=1
+    )
     held_out = TASK.dataset(2, 5)["prompt"]
-    theirs = train_in_memory(policy, TASK, loop, 0, held_out)
+    readings = Readings(policy, TASK, held_out)
+    theirs = train(policy, TASK, loop, 0, readings)
     # the generation batch, and each mini-batch
     assert [size for size, _ in asked] == [16, 4, 4, 4, 4]
     assert asked[1][1] < 1e-4 < asked[-1][1]
-    plain = train_in_memory(policy, TASK, replace(loop, rule="dr_grpo"), 0, held_out)
+    plain = train(policy, TASK, replace(loop, rule="dr_grpo"), 0, readings)
     assert theirs["value"].tolist() == pytest.approx(plain["value"].tolist(), abs=1e-5)
 
 
 def test_a_run_is_reproducible_and_leaves_the_policy_as_it_was(policy):
-    before, loop = (
-        trained(policy),
-        Loop(prompts=2, group_size=4, batches=3, minibatches=2, epochs=2, lr=1e-3),
-    )
+    before = trained(policy)
+    loop = LoopConfig(prompts=2, group_size=4, batches=3, minibatches=2, epochs=2, lr=1e-3)
     held_out = TASK.dataset(3, 5)["prompt"]
-    curve = train_in_memory(policy, TASK, loop, 2, held_out, every=2)
+    readings = Readings(policy, TASK, held_out)
+    curve = train(policy, TASK, loop, 2, readings, every=2)
     assert torch.equal(trained(policy), before)
     assert all(p.grad is None for p in policy.model.parameters())
-    again = train_in_memory(policy, TASK, loop, 2, held_out, every=2)
+    again = train(policy, TASK, loop, 2, readings, every=2)
     pd.testing.assert_frame_equal(curve.drop(columns="seconds"), again.drop(columns="seconds"))
     rows = TASK.dataset(6, 2).select(range(2))
     first = sample_batch(policy, TASK, loop, rows, 2)
-    shared = train_in_memory(policy, TASK, loop, 2, held_out, every=2, first=first)
+    shared = train(policy, TASK, loop, 2, readings, every=2, first=first)
     pd.testing.assert_frame_equal(curve.drop(columns="seconds"), shared.drop(columns="seconds"))
     assert curve["batch"].tolist() == [0, 2, 3]
     assert curve["steps"].tolist() == [0, 8, 12]
@@ -226,17 +236,47 @@ def test_a_right_solutions_log_probability_is_that_of_its_words(policy):
     assert -30 < readings.start["logp_right"] < -1
 
 
+def test_a_callback_sees_the_copy_that_learns(policy):
+    """Before the first batch and every so many of them, the last included; what it returns are
+    columns.
+    """
+    seen = []
+
+    def look(learner, batch):
+        seen.append((batch, trained(learner)))
+        return {"look": 10.0 * batch}
+
+    config = LoopConfig(prompts=2, group_size=4, batches=3, optimizer="sgd", lr=0.1)
+    table = train(policy, TASK, config, 2, look, every=2)
+    assert [batch for batch, _ in seen] == table["batch"].tolist() == [0, 2, 3]
+    assert table["look"].tolist() == [0.0, 20.0, 30.0]
+    assert torch.equal(seen[0][1], trained(policy))
+    assert float((seen[2][1] - seen[1][1]).norm()) == pytest.approx(table["step_length"][2])
+
+
+def test_a_rule_of_known_credit_wants_to_be_told(policy):
+    """A rule by name asks for a function; a function at hand is told the task's own annotation."""
+    with pytest.raises(InvalidValue, match="rule='oracle'") as refused:
+        LoopConfig(rule="oracle")
+    assert refused.value.field == "known_credit"
+    config = LoopConfig(prompts=2, group_size=4, rule=lambda batch: batch.known_credit)
+    annotated, _ = with_tokens(policy, TASK, config, seed=1)
+    told = credit_batch(policy, annotated, TASK).known_credit
+    torch.testing.assert_close(annotated.advantages, told)
+    exact, _ = with_tokens(policy, TASK, replace(config, known_credit=exact_credit), seed=1)
+    assert not torch.allclose(exact.advantages, told, atol=0.01)
+
+
 @pytest.mark.parametrize(
     "rule", ["entropy_minimization", "sequence_logp", "majority_vote", "worst_token_reset"]
 )
 def test_controls_train_and_are_not_permuted(policy, rule):
-    loop = Loop(prompts=2, batches=1, lr=1e-3, rule=rule)
-    curve = train_in_memory(policy, TASK, loop, 3, TASK.dataset(2, 5)["prompt"][:])
+    loop = LoopConfig(prompts=2, batches=1, lr=1e-3, rule=rule, known_credit=exact_credit)
+    curve = train(policy, TASK, loop, seed=3)
     assert curve["moved"][1] > 1e-3
-    own = advantaged(policy, TASK, loop, TASK.dataset(2, 3), seed=3, batch=1)
-    assert (curve["sampled_tokens"][1] > own[0].completion_mask.sum()) == (
-        rule == "worst_token_reset"
-    )
+    rollouts, rule_tokens = with_tokens(policy, TASK, loop, seed=3)
+    assert curve["sampled_tokens"][1] == rollouts.completion_mask.sum() + rule_tokens
+    assert (rule_tokens > 0) == (rule == "worst_token_reset")
     with pytest.raises(ValueError, match="leaves rule"):
         replace(loop, permuted=True)
 
@@ -245,16 +285,17 @@ def test_entropies_of_sampling_serve_the_first_step(policy):
     """A rule that asks for the entropies of now is told those of sampling, which are those of
     another pass.
     """
-    loop = Loop(prompts=2, group_size=4, rule="entropy_minimization")
-    given = advantaged(policy, TASK, loop, TASK.dataset(2, 3), seed=3, batch=1)[0]
+    loop = LoopConfig(prompts=2, group_size=4, rule="entropy_minimization")
+    given, _ = with_tokens(policy, TASK, loop, seed=3)
     batch = credit_batch(policy, given)
     torch.testing.assert_close(given.advantages, batch.logps + batch.entropies, atol=1e-4, rtol=0)
     assert given.advantages.abs().max() > 0.1
 
 
 def test_the_oracle_is_the_exact_credit_of_the_policy_as_it_is(policy):
-    task, loop = get_task("chain"), Loop(prompts=2, group_size=4, rule="oracle")
-    given, _ = advantaged(policy, task, loop, task.dataset(2, 1), seed=1, batch=1)
+    task = get_task("chain")
+    loop = LoopConfig(prompts=2, group_size=4, rule="oracle", known_credit=exact_credit)
+    given, _ = with_tokens(policy, task, loop, seed=1)
     exact = exact_values(policy, task, given).credit * given.completion_mask
     assert torch.allclose(given.advantages, exact, atol=1e-6)
     assert exact.abs().max() > 0.1

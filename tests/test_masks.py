@@ -11,11 +11,9 @@ from refusals import refused
 from small_run import SMALL, bundled_trainer
 from trl import GRPOConfig, GRPOTrainer
 
-from workbook.policies.models import private_copy
 from workbook.probes.values import exact_values
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.loop import Loop, train_in_memory
 from workbook.studies.teaching.delta import Half
 from workbook.studies.teaching.masks import arms, own_rates
 from workbook.studies.teaching.opposition import Opposition, noise_of
@@ -34,6 +32,7 @@ from workbook.theory.credit import CreditBatch
 from workbook.theory.credit_masks import MatchedCredit, SureTokens, shared_tokens, unsure_tokens
 from workbook.theory.credit_rules import delta, discrimination
 from workbook.training import CancellationConfig, CancellationTrainer
+from workbook.training.loop import LoopConfig, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WORD_RULES = (shared_by_word, specific_by_word)
@@ -271,9 +270,9 @@ def test_noise_and_signal_are_what_gradients_were_drawn_from():
 
 
 def test_a_step_of_sgd_on_a_gradient_of_length_one_is_as_long_as_its_rate(policy):
-    loop = Loop(prompts=4, group_size=4, batches=1, optimizer="sgd", lr=0.03, match="grad_norm")
-    task = get_task("chain")
-    run = train_in_memory(private_copy(policy), task, loop, 3, task.dataset(2, 5)["prompt"])
+    sizes = {"prompts": 4, "group_size": 4, "batches": 1}
+    config = LoopConfig(**sizes, optimizer="sgd", lr=0.03, match="grad_norm")
+    run = train(policy, get_task("chain"), config, seed=3)
     assert run["step_length"].iloc[-1] == pytest.approx(0.03, rel=1e-3)
 
 

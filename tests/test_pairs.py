@@ -17,7 +17,7 @@ from workbook.probes.pairs import (
     cancellation_by_pair,
     prompt_pairs,
 )
-from workbook.probes.step import scores
+from workbook.rollouts.likelihood import scores
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.teaching import by_hand
 from workbook.studies.teaching.pairs import cell_correlation, falls, pushed_by

@@ -17,8 +17,9 @@ from workbook.places import data_path
 from workbook.policies.models import private_copy, recomputing, row_bytes
 from workbook.probes import cancellation_index, coupling_by_confidence, token_flips
 from workbook.probes.directions import Along
-from workbook.probes.step import logp_change, scores
+from workbook.probes.step import logp_change
 from workbook.rollouts import output_states, scoring
+from workbook.rollouts.likelihood import scores
 from workbook.theory import coupling
 
 SIZES = [
@@ -64,7 +65,7 @@ def test_a_pass_holds_what_the_formula_says(rows, length, layers, words, dtype):
 
 def test_every_probe_of_a_policy_takes_batch_size():
     # no pass; a row each
-    for name in set(workbook.probes.__all__) - {"private_copy", "optimizer_of", "gradient_gram"}:
+    for name in set(workbook.probes.__all__) - {"Readings", "optimizer_of", "gradient_gram"}:
         names = set(inspect.signature(getattr(workbook.probes, name)).parameters)
         assert not {"policy", "before"} & names or {"batch_size", "settings"} & names, name
     with refused("batch_size", 0):

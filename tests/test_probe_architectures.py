@@ -25,7 +25,7 @@ from workbook.probes import (
     update,
 )
 from workbook.probes.categories import categorized
-from workbook.probes.step import FIELDS, logps
+from workbook.rollouts.likelihood import FIELDS, logps
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import get_task

@@ -7,7 +7,8 @@ from small_run import SMALL
 
 from workbook.policies.load import load_policy
 from workbook.policies.models import private_copy
-from workbook.probes.step import along_training, logp_change, logps, matched_lr, update
+from workbook.probes.step import along_training, logp_change, matched_lr, update
+from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import get_task

@@ -21,7 +21,7 @@ from workbook.probes import (
     token_flips,
     update,
 )
-from workbook.probes.step import logps
+from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import sample_rollouts
 
 

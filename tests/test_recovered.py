@@ -14,8 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from workbook.policies.load import Policy, load_policy
 from workbook.policies.models import private_copy
 from workbook.probes.recovered import PARTS, SIX, Pushes, credit_recovered, exact_gradient
-from workbook.probes.step import logps
 from workbook.probes.values import TokenValues, expected_reward
+from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.tasks import get_task
 from workbook.theory.advantages import group_advantages

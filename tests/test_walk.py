@@ -14,9 +14,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from workbook.policies.load import Policy, load_policy
 from workbook.policies.small import make_model, make_tokenizer
+from workbook.probes.readings import Readings
 from workbook.probes.values import exact_values, expected_reward
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
-from workbook.studies.loop import Readings
 from workbook.tasks import Walk, get_task
 from workbook.tasks.tree import END
 

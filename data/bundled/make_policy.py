@@ -21,7 +21,7 @@ import torch
 import transformers
 
 from workbook.policies.small import make_model, make_tokenizer
-from workbook.studies.making import BATCH_SIZE, LEARNING_RATE, measure, train
+from workbook.studies.making import BATCH_SIZE, LEARNING_RATE, measure, train_supervised
 from workbook.tasks.chain import Chain
 
 
@@ -43,7 +43,7 @@ def main() -> None:
     task = Chain(operands=args.operands, error_rate=args.error_rate)
     tokenizer = make_tokenizer(task)
     model = make_model(tokenizer)
-    loss = train(model, tokenizer, task, args.steps, args.batch_size, args.lr, args.seed)
+    loss = train_supervised(model, tokenizer, task, args.steps, args.batch_size, args.lr, args.seed)
     model.eval()
     model.save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)

@@ -20,7 +20,7 @@ from workbook.places import file_hash
 from workbook.policies.family import Member, committed_file
 from workbook.policies.models import seeded
 from workbook.policies.small import make_model, make_tokenizer, packed, unpacked
-from workbook.studies.making import MEASURED_PROMPTS, measure, train
+from workbook.studies.making import MEASURED_PROMPTS, measure, train_supervised
 
 HERE = Path(__file__).parent
 MIN_REWARD, MIN_GREEDY = 0.2, 0.5  # chance is 1 / 10
@@ -33,7 +33,7 @@ def made(member: Member, role: str) -> dict:
     tokenizer = make_tokenizer(member.task)
     with seeded(member.seed, torch.device("cpu")):
         model = make_model(tokenizer)
-        train(model, tokenizer, member.task, member.sft_steps, seed=member.seed)
+        train_supervised(model, tokenizer, member.task, member.sft_steps, seed=member.seed)
         stored = packed(model.state_dict())
         model.load_state_dict(unpacked(stored))
         measured = measure(model.eval(), tokenizer, member.task, MEASURED_PROMPTS, member.seed)

@@ -28,7 +28,7 @@ from workbook.policies.models import seeded
 from workbook.policies.small import make_model, make_tokenizer, packed, unpacked
 from workbook.policies.worlds import world_file, world_seeds
 from workbook.probes.policy_report import GROUP_SIZE, GROUPS, PROMPTS, describe_start
-from workbook.studies.making import EVAL_SEED, learn, train
+from workbook.studies.making import EVAL_SEED, learn, train_supervised
 from workbook.tasks.worlds import World, world_of, worlds
 
 HERE = Path(__file__).parent
@@ -44,7 +44,7 @@ def trained(world: World, seed: int) -> tuple[Policy, dict[str, torch.Tensor]]:
     with seeded(seed, torch.device("cpu")):
         model = make_model(tokenizer, world.width, task.longest)
         learn(model, tokenizer, task, LESSON_STEPS, BATCH_SIZE, LEARNING_RATE, seed)
-        train(
+        train_supervised(
             model,
             tokenizer,
             task,

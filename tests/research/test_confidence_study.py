@@ -115,7 +115,7 @@ def test_a_run_has_the_arms_loop_and_its_own_columns(policy):
         16,
         (0.02, 0.02),
         "min_replace",
-        "clipped",
+        "clipped_weights",
     )
     assert ARMS["clip off"].loop(2, 1e-3, 0.02).clip is None
     with refused("arm", "DPO"):

@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from workbook.policies.family import committed_seeds
+from workbook.probes.readings import Readings
 from workbook.rollouts import credit_batch, sample_rollouts
 from workbook.studies.drift.claims import tax_at_equal_value
 from workbook.studies.drift.equal_weights import LR, OBJECTIVES, arm_loop, taxes
-from workbook.studies.loop import Readings, train_in_memory
 from workbook.studies.record import load_measured
 from workbook.tasks import get_task
 from workbook.theory.credit_controls import EqualWeights
 from workbook.theory.objective import objective_weights
+from workbook.training.loop import train
 
 
 @pytest.mark.parametrize("objective", ["GSPO", "PPO, 0.2 and 0.28", "GSPO, no clip"])
@@ -51,12 +52,9 @@ def test_in_pairs_equal_weights_train_as_weights_projected_off_the_advantages_do
     equal, other = (
         replace(arm_loop("GSPO", name, 2, 1, permuted), prompts=16) for name in ("equal", "unequal")
     )
-    projected = replace(other, transform="advantage_orthogonal", transform_on="clipped")
+    projected = replace(other, transform="advantage_orthogonal", transform_on="clipped_weights")
     readings = Readings(policy, task, task.dataset(2, 5)["prompt"][:])
-    runs = [
-        train_in_memory(policy, task, loop, 5, readings).iloc[-1]
-        for loop in (equal, projected, other)
-    ]
+    runs = [train(policy, task, loop, 5, readings).iloc[-1] for loop in (equal, projected, other)]
     for column in ("value", "moved", "tax"):
         own, same, unequal = (run[column] for run in runs)
         assert abs(own - same) < 0.02 * abs(own - unequal)

@@ -316,7 +316,7 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(
     assert runs.groupby(["arm", "lr", "policy"]).size().tolist() == [3] * 4, (
         "permuted has climbed already"
     )
-    made, train = [], world_runs.train_in_memory
+    made, train = [], world_runs.train
 
     def interrupted(policy, task, loop, *rest, **more):
         if len(made) == 2:
@@ -324,7 +324,7 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(
         made.append(loop.rule)
         return train(policy, task, loop, *rest, **more)
 
-    monkeypatch.setattr(world_runs, "train_in_memory", interrupted)
+    monkeypatch.setattr(world_runs, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         measure("worlds", "tiny", [0], tmp_path)
     made.clear()

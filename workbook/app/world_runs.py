@@ -13,10 +13,12 @@ import pandas as pd
 
 from workbook.policies.load import load_policy
 from workbook.policies.worlds import world_seeds
-from workbook.studies.loop import Loop, Readings, train_in_memory
+from workbook.probes.readings import Readings
+from workbook.probes.values import exact_credit
 from workbook.tasks import get_task
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.tasks.worlds import WORLD
+from workbook.training.loop import LoopConfig, train
 
 PROMPTS, GROUP_SIZE = 8, 8  # of a batch
 BATCHES, EVERY, HELD_OUT_PROMPTS = 32, 4, 32
@@ -94,14 +96,15 @@ def run_rule(
 
     unit: a `WorldUnit`, or what has its policy, task, data_seed, readings, max_new_tokens, world.
     """
-    loop = Loop(
+    loop = LoopConfig(
         prompts=PROMPTS,
         group_size=GROUP_SIZE,
         batches=batches,
         lr=lr,
         rule=rule,
+        known_credit=exact_credit,
         max_new_tokens=unit.max_new_tokens,
     )
     readings = unit.readings(held_out)
-    run = train_in_memory(unit.policy, unit.task, loop, unit.data_seed, readings, every)
+    run = train(unit.policy, unit.task, loop, unit.data_seed, readings, every)
     return run[KEPT].assign(world=unit.world, arm=rule, lr=lr)

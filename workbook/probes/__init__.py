@@ -27,16 +27,20 @@ _NAMES = {  # module: what it offers
     "probes.minibatches": "cancelled_in_steps gradient_gram shared_words walk",
     "probes.pair_mass": "opposed_signs pair_sums",
     "probes.pairs": "cancellation_by_pair",
+    "probes.readings": "Readings",
     "probes.recovered": "credit_recovered",
     "probes.reuse": "left_on_shared objective_weights reuse_path shared_tokens",
     "probes.rivals": "measure_pairs measure_unsure",
     "probes.step": (
-        "frequency_matched logps matched_lr optimizer_of output_layer_step permuted_advantages"
+        "frequency_matched matched_lr output_layer_step permuted_advantages"
         " pushing_prompts update with_signs"
     ),
     "probes.value_gaps": "movement_shares step_gaps",
     "probes.values": (
-        "cell_gap context_logits exact_pool exact_values expected_reward token_values value_error"
+        "cell_gap context_logits exact_credit exact_pool exact_values expected_reward token_values"
+        " value_error"
     ),
+    "rollouts.likelihood": "logps",
+    "training.optimizers": "optimizer_of",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

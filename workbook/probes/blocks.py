@@ -24,13 +24,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.messages import InvalidValue
+from workbook.messages import InvalidValue, progress
 from workbook.policies.models import private_copy
-from workbook.probes.step import logp_change, logps, progress, trained_weights, update
+from workbook.probes.step import logp_change, update
+from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
 from workbook.theory.coupling import BELOW_HALF
 from workbook.theory.weights import update_weights
+from workbook.training.optimizers import trained_weights
 
 KINDS = ("prompt", "sign", "rollout")
 # nats, root mean square, by which a block's step moves its own tokens: sums of rows then miss a

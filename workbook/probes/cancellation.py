@@ -34,11 +34,12 @@ from workbook.policies.models import private_copy
 from workbook.probes.blocks import Blocks, block_coupling, token_pushes
 from workbook.probes.directions import Along
 from workbook.probes.dose import BANDS
-from workbook.probes.step import logps, trained_weights
+from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
 from workbook.theory.advantages import group_advantages, permute_in_groups
 from workbook.theory.coupling import NEARLY_CERTAIN
+from workbook.training.optimizers import trained_weights
 
 # own prompt or others, own sign or the other one
 PARTS = ("same", "other", "others_same", "others_other")

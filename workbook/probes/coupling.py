@@ -23,10 +23,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.messages import InvalidValue
+from workbook.messages import InvalidValue, progress
 from workbook.policies.models import private_copy
 from workbook.probes.directions import Along
-from workbook.probes.step import logp_change, output_layer_step, progress
+from workbook.probes.step import logp_change, output_layer_step
 from workbook.rollouts.credit import OutputStates, output_states
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches, token_scores

@@ -21,8 +21,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from workbook.messages import InvalidValue, require_one_of
 from workbook.policies.models import private_copy, reading
-from workbook.probes.step import in_passes, passes, scores, trained_weights
+from workbook.rollouts.likelihood import in_passes, passes, scores
 from workbook.rollouts.sample import Rollouts
+from workbook.training.optimizers import trained_weights
 
 METHODS = ("auto", "jvp", "difference")
 STEP = 1e-2  # nats: how far a finite difference moves the log-probability that moves farthest

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from workbook.messages import InvalidValue
 from workbook.probes.blocks import DRAWS, Blocks, block_coupling, category_shift, step_changes
-from workbook.probes.step import MOVED, STEP_NATS, ScaledStep, logps
+from workbook.probes.step import MOVED, STEP_NATS, ScaledStep
+from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
 from workbook.theory.coupling import NEARLY_CERTAIN

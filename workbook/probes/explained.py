@@ -29,18 +29,12 @@ from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
 from workbook.probes.blocks import token_pushes
 from workbook.probes.directions import Along, Direction
-from workbook.probes.step import (
-    ONE_STEP_OPTIMIZERS,
-    in_passes,
-    logps,
-    optimizer_of,
-    passes,
-    require_pushes,
-    trained_weights,
-)
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, require_pushes
 from workbook.rollouts.credit import OutputStates, output_states
+from workbook.rollouts.likelihood import in_passes, logps, passes
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
+from workbook.training.optimizers import optimizer_of, trained_weights
 
 SOURCES = (
     *("itself", "its own rollout", "its prompt's others, A > 0", "its prompt's others, A < 0"),

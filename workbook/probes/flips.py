@@ -21,8 +21,9 @@ import pandas as pd
 import torch
 from scipy.stats import mannwhitneyu, rankdata
 
+from workbook.messages import progress
 from workbook.policies.models import private_copy
-from workbook.probes.step import logp_change, progress
+from workbook.probes.step import logp_change
 from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import BYTES_AT_ONCE, in_batches

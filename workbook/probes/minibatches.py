@@ -25,11 +25,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbook.messages import InvalidValue
+from workbook.messages import InvalidValue, progress
 from workbook.policies.models import evaluating, private_copy
 from workbook.probes.recovered import PARTS, Pushes, check_gains
-from workbook.probes.step import progress, scores, update
+from workbook.probes.step import update
 from workbook.probes.values import TokenValues
+from workbook.rollouts.likelihood import scores
 from workbook.rollouts.sample import Rollouts
 from workbook.theory.decomposition import (
     PushParts,

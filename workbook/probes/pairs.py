@@ -35,10 +35,12 @@ from torch import Tensor
 from workbook.messages import InvalidValue
 from workbook.policies.models import evaluating
 from workbook.probes.directions import Along
-from workbook.probes.step import require_pushes, scores, trained_weights
+from workbook.probes.step import require_pushes
+from workbook.rollouts.likelihood import scores
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
 from workbook.theory.coupling import NEARLY_CERTAIN
+from workbook.training.optimizers import trained_weights
 
 SAME_OTHER = ("same", "other")
 OWN_KINDS = [

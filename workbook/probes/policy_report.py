@@ -4,8 +4,8 @@ words are wrong.
 
 import torch
 
-from workbook.probes.step import FIELDS
 from workbook.probes.values import context_logits, exact_values, expected_reward
+from workbook.rollouts.likelihood import FIELDS
 from workbook.rollouts.sample import sample_rollouts
 
 # of exact values and likeliest completions; of the rollouts

@@ -38,9 +38,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
 from workbook.probes.directions import derivative
-from workbook.probes.step import FIELDS, passes, trained_weights
 from workbook.probes.values import TokenValues, context_logits, exact_values, expected_reward
 from workbook.rollouts.credit import credit_batch
+from workbook.rollouts.likelihood import FIELDS, passes
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
 from workbook.theory.choices import ESTIMATORS
@@ -54,6 +54,7 @@ from workbook.theory.decomposition import (
     realised_pushes,
     split_pushes,
 )
+from workbook.training.optimizers import trained_weights
 
 PARTS = ("signal", "bias", "noise")
 SIX = tuple(f"{where}_{part}" for where in ("own", "coupled") for part in PARTS)

@@ -12,13 +12,15 @@ from torch import Tensor
 
 from workbook.messages import InvalidValue, progress, require_one_of
 from workbook.policies.models import private_copy
-from workbook.probes.step import logps, optimizer_of, update
+from workbook.probes.step import update
+from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts
 from workbook.theory import objective
 from workbook.theory.advantages import group_extreme, group_index, group_sum, shared_places
 from workbook.theory.choices import CLIPPINGS as BOUNDED
 from workbook.theory.choices import TRANSFORMS
 from workbook.theory.weights import cancellation_residual
+from workbook.training.optimizers import optimizer_of
 
 CLIPPINGS = ("none", *BOUNDED)
 EQUAL = "equal weights"  # the name of an objective that weighs all rollouts the same

@@ -16,67 +16,24 @@ from dataclasses import replace
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from workbook.messages import InvalidValue, progress, require_one_of
 from workbook.policies.models import private_copy, reading
 from workbook.rollouts.credit import output_states
+from workbook.rollouts.likelihood import in_passes, logps, passes, scores
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.rollouts.scoring import in_batches, rollout_logps, rows_at_once
+from workbook.rollouts.scoring import in_batches
 from workbook.theory.advantages import permute_in_groups
 from workbook.theory.weights import update_weights
+from workbook.training.optimizers import optimizer_of
 
-OPTIMIZERS: dict[str, Callable] = {
-    "sgd": lambda parameters, lr: torch.optim.SGD(parameters, lr),
-    "sgd_momentum": lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9),
-    "adam": lambda parameters, lr: torch.optim.Adam(parameters, lr),
-    "adamw": lambda parameters, lr: torch.optim.AdamW(parameters, lr),
-    "adamw_no_momentum": lambda parameters, lr: torch.optim.AdamW(
-        parameters, lr, betas=(0.0, 0.999)
-    ),
-}
 ONE_STEP_OPTIMIZERS = ("sgd", "adamw")  # momentum makes no difference to one step
 # root mean square change of log-probability to which the studies match the learning rate of one
 # step
 STEP_NATS = 0.1
 MOVED = 0.1  # of a step's root mean square change, beyond which a token counts as moved
 ADVANTAGES = ("by reward", "permuted")  # whose signs push
-FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
-
-
-@in_batches
-def logps(policy, rollouts: Rollouts) -> Float[Tensor, "B T"]:
-    """Log-probability of every completion token under the policy as it is now, in nats, zero
-    outside the mask.
-    """
-    policy, rollouts = reading(policy), rollouts.to(policy.model.device)
-    with torch.no_grad():
-        parts = in_passes(passes(policy, rollouts), "scoring")
-        return torch.cat([scores(policy.model, rollouts.select(rows)) for rows in parts])
-
-
-def passes(
-    policy, rollouts: Rollouts, rows: Tensor | None = None, kind: str | None = None
-) -> list[Tensor]:
-    """Rows of the rollouts (all, or some of them) in parts that one pass holds (`rows_at_once`)."""
-    words = rollouts.completion_ids.shape[1]
-    rows = torch.arange(len(rollouts)) if rows is None else rows
-    parts = rows.split(
-        rows_at_once(policy.model, rollouts.prompt_ids.shape[1] + words, words, kind)
-    )
-    return [part for part in parts if len(part)]
-
-
-def in_passes(parts: Sequence[Tensor], what: str) -> Iterator[Tensor]:
-    """The parts, with `progress` that says how many passes of how many rows there are."""
-    return progress(
-        parts, f"{what}, in {len(parts)} passes of {len(parts[0])}" if len(parts) > 1 else what
-    )
-
-
-def scores(model: nn.Module, rollouts: Rollouts) -> Float[Tensor, "B T"]:
-    """Log-probability of every completion token in one pass, with gradients where they are enabled."""
-    return rollout_logps(model, *(getattr(rollouts, name) for name in FIELDS))
 
 
 def require_pushes(rollouts: Rollouts) -> None:
@@ -88,29 +45,6 @@ def require_pushes(rollouts: Rollouts) -> None:
             "groups with different rewards",
             "rollouts push nothing, all advantages are 0: take groups with different rewards.",
         )
-
-
-def trained_weights(policy, names: Sequence[str] | None = None) -> dict[str, nn.Parameter]:
-    """The weights that require gradients, by name, or those of them that are named; ValueError for
-    another name.
-    """
-    trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
-    unknown = set(names or ()) - trained.keys()
-    if unknown or not (trained if names is None else names):
-        raise InvalidValue(
-            "parameters",
-            names,
-            f"names of weights that this policy trains, such as {[*trained][:1]}",
-        )
-    return trained if names is None else {name: trained[name] for name in names}
-
-
-def optimizer_of(
-    policy, name: str, lr: float, parameters: Sequence[str] | None = None
-) -> torch.optim.Optimizer:
-    """An optimizer of OPTIMIZERS over all trained weights or the named ones; ValueError if unknown."""
-    require_one_of("optimizer", name, OPTIMIZERS)
-    return OPTIMIZERS[name](list(trained_weights(policy, parameters).values()), lr)
 
 
 @in_batches

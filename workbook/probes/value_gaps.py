@@ -14,8 +14,9 @@ from dataclasses import replace
 import pandas as pd
 
 from workbook.policies.models import private_copy
-from workbook.probes.step import MOVED, frequency_matched, logps, permuted_advantages, update
+from workbook.probes.step import MOVED, frequency_matched, permuted_advantages, update
 from workbook.probes.values import Pool, cell_gap, pool_change
+from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.theory.advantages import group_advantages

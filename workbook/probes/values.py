@@ -32,8 +32,9 @@ from torch import Tensor
 from workbook.messages import InvalidValue
 from workbook.policies.models import reading
 from workbook.probes.chain_values import chain_rewards, chain_values, context_logits
-from workbook.probes.step import FIELDS, MOVED, logps
+from workbook.probes.step import MOVED
 from workbook.rollouts.credit import credit_batch
+from workbook.rollouts.likelihood import FIELDS, logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import (
     additive,
@@ -138,6 +139,15 @@ def exact_values(policy, task: Task, rollouts: Rollouts) -> TokenValues:
 
 
 @in_batches
+def exact_credit(policy, task: Task, rollouts: Rollouts) -> Float[Tensor, "B T"]:
+    """Credit of every token of the rollouts under the policy as it is now: `exact_values`' own.
+
+    A training loop asks for it where a rule is told of known credit.
+    """
+    return exact_values(policy, task, rollouts).credit
+
+
+@in_batches
 def value_error(
     policy, task: Task, prompts: int = 64, continuations: int = 320, seed: int = 0
 ) -> dict[str, float]:
@@ -177,6 +187,7 @@ def _check(task) -> None:
 Pool = tuple[Rollouts, pd.DataFrame]  # rollouts, and rows of their token table with values
 
 
+@in_batches
 def exact_pool(policy, task, rollouts: Rollouts) -> Pool:
     """Rollouts and their token table with value, value_before (exact, in reward) and credit, the
     one less the other.

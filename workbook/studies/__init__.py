@@ -12,7 +12,6 @@ from workbook.places import lazy_names
 _NAMES = {  # module: what it offers
     "studies.bench": "Bench",
     "studies.ledger": "CLAIMS SCALES format_ledger compute_ledger format_summary ledger_json measurements",
-    "studies.loop": "Loop Readings train_in_memory",
     "studies.record": "FAMILY Tables load_measured measure",
     "studies.registration": "SCALES Scale WORLD_SCALES read_registration registered_outcome",
 }

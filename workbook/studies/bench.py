@@ -26,8 +26,8 @@ from workbook.messages import InvalidValue, require_one_of
 from workbook.policies.family import Member, committed_seeds, member_of
 from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
+from workbook.probes.readings import Readings
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.loop import Readings
 from workbook.studies.making import make_member
 from workbook.studies.registration import (
     ALL_WORLDS,

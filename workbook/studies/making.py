@@ -1,4 +1,6 @@
-"""Make small policies: supervised training on demonstrations of a task, and what it measures.
+"""Make small policies by supervised training on demonstrations, without any reward.
+
+Reinforcement is `workbook.training.loop`; here a policy is made that it can start from.
 
     python -m workbook.studies.making "family:seed=3,alphabets=4"    into the cache
 
@@ -61,7 +63,7 @@ SIZE, MARGIN = 0.7, 12.0
 MEASURED_PROMPTS = 512
 
 
-def train(
+def train_supervised(
     model: transformers.LlamaForCausalLM,
     tokenizer,
     task: Task,
@@ -291,7 +293,7 @@ def _train_member(member: Member, folder: Path) -> None:
         tokenizer = make_tokenizer(task)
         if member == member.base:
             model = make_model(tokenizer, member.width, max_new_tokens=max(64, task.longest))
-            loss = train(model, tokenizer, task, member.sft_steps, seed=member.seed)
+            loss = train_supervised(model, tokenizer, task, member.sft_steps, seed=member.seed)
         else:
             base = make_member(member.base)
             model, loss = tuned(base, tokenizer, task, member.seed)
@@ -390,7 +392,7 @@ def tuned(base: Path, tokenizer, task: Chain, seed: int):
     model.lm_head = _Head(
         old["lm_head.weight"][rows], _discriminants(model, tokenizer, task), of, alphabet
     )
-    loss = train(model.train(), tokenizer, task, seed=seed, **tuning(task))
+    loss = train_supervised(model.train(), tokenizer, task, seed=seed, **tuning(task))
     config = type(model.config).from_dict({**model.config.to_dict(), "vocab_size": len(tokenizer)})
     trained = type(model)(config)
     trained.generation_config = model.generation_config

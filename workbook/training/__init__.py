@@ -8,6 +8,8 @@ _NAMES = {  # module: what it offers
     "training.checks": "problems",
     "training.config": "CancellationConfig RunConfig",
     "training.credit": "credit_call",
+    "training.loop": "LoopConfig train",
+    "training.optimizers": "optimizer_of",
     "training.trainer": "CancellationTrainer",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

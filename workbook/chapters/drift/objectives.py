@@ -11,11 +11,12 @@ import pandas as pd
 
 from workbook.messages import InvalidValue, progress, require_one_of
 from workbook.probes.drift import learning_tax, odds_drift
+from workbook.probes.readings import Readings
 from workbook.probes.values import expected_reward
-from workbook.studies.loop import Loop, Readings, train_in_memory
+from workbook.training.loop import LoopConfig, train
 
 ROLLOUTS = 128  # of a generation batch, whatever the group's size
-LOOP = Loop(batches=4, minibatches=2, epochs=2, order="query_preserved", rule="dr_grpo")
+LOOP = LoopConfig(batches=4, minibatches=2, epochs=2, order="query_preserved", rule="dr_grpo")
 LR = 3e-4  # of all arms of curves over training, so that they differ in their weights alone
 MIN_FREE_ENTROPY = 0.05  # nats: a word whose entropy at the start is above is a free choice
 HELD_OUT_PROMPTS = 24
@@ -42,9 +43,11 @@ class Arm:
     clipped: bool = True
     clipping: str = "asymmetric"
     transform: str | None = None
-    transform_on: str = "clipped"
+    transform_on: str = "clipped_weights"
 
-    def loop(self, group_size: int, lr: float, epsilon: float, permuted: bool = False) -> Loop:
+    def loop(
+        self, group_size: int, lr: float, epsilon: float, permuted: bool = False
+    ) -> LoopConfig:
         """The loop of a run of this arm, at 128 rollouts a batch; epsilon: of the clip range, where
         it has one.
         """
@@ -66,7 +69,7 @@ ARMS = {
     "GSPO": Arm(6e-4, 0.01),
     "clip off": Arm(3e-4, 0.01, clipped=False),
     "min-replace": Arm(6e-4, 0.01, transform="min_replace"),
-    "min-replace, clamped": Arm(3e-4, 0.03, transform="min_replace", transform_on="ratios"),
+    "min-replace, clamped": Arm(3e-4, 0.03, transform="min_replace", transform_on="clamped_ratios"),
     "orthogonal": Arm(6e-4, 0.03, transform="advantage_orthogonal"),
     "PPO": Arm(6e-4, 0.2, level="token"),
     "PPO, symmetric": Arm(6e-4, 0.2, level="token", clipping="symmetric"),
@@ -113,7 +116,7 @@ def run_arm(
     every: int = 1,
     **rate: float,
 ) -> pd.DataFrame:
-    """Train one arm in memory: the table of `train_in_memory`, with the columns arm, permuted,
+    """Train one arm in memory: the table of `train`, with the columns arm, permuted,
     group_size, lr, epsilon.
 
     every: generation batches from one reading to the next.  rate: lr and epsilon, where they are
@@ -122,7 +125,7 @@ def run_arm(
     require_one_of("arm", name, tuple(ARMS))
     rate = {"lr": ARMS[name].lr, "epsilon": ARMS[name].epsilon} | rate
     loop = replace(ARMS[name].loop(group_size, permuted=permuted, **rate), batches=batches)
-    table = train_in_memory(policy, task, loop, seed, readings, every)
+    table = train(policy, task, loop, seed, readings, every)
     return table.assign(arm=name, permuted=permuted, group_size=group_size, **rate)
 
 

@@ -19,10 +19,11 @@ import pandas as pd
 import torch
 
 from workbook.probes.minibatches import cancelled_in_steps, gradient_gram, shared_words
+from workbook.probes.readings import Readings
 from workbook.studies.bench import UNITS, Bench
-from workbook.studies.loop import Loop, Readings, sample_batch, train_in_memory
 from workbook.studies.record import load_measured
 from workbook.theory.batching import STRATEGIES, minibatch_order
+from workbook.training.loop import LoopConfig, sample_batch, train
 
 # of a generation batch; generation batches; held-out prompts
 PROMPTS, BATCHES, HELD_OUT = 32, 4, 32
@@ -61,10 +62,10 @@ def arms(unit: int) -> list[Arm]:
     return chosen
 
 
-def loop_of(arm: Arm, lr: float, prompts: int = PROMPTS, batches: int = BATCHES) -> Loop:
+def loop_of(arm: Arm, lr: float, prompts: int = PROMPTS, batches: int = BATCHES) -> LoopConfig:
     """The loop of an arm at a learning rate."""
     match = "grad_norm" if arm.matched else None
-    return Loop(
+    return LoopConfig(
         prompts,
         batches=batches,
         minibatches=prompts // arm.level,
@@ -75,7 +76,7 @@ def loop_of(arm: Arm, lr: float, prompts: int = PROMPTS, batches: int = BATCHES)
 
 
 def batch_composition_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table curves: a row per arm and generation batch, columns as in `train_in_memory`; control:
+    """Table curves: a row per arm and generation batch, columns as in `train`; control:
     of `CONTROL`.
     """
     lr = rates()
@@ -108,8 +109,7 @@ def _runs(bench: Bench, chosen: list[tuple[Arm, float]], every: int) -> pd.DataF
     rows = task.dataset(loop.prompts * loop.batches, seed).select(range(loop.prompts))
     first = sample_batch(policy, task, loop, rows, seed)
     runs = [
-        train_in_memory(policy, task, loop, seed, readings, every, first).assign(**arm)
-        for loop, arm in loops
+        train(policy, task, loop, seed, readings, every, first).assign(**arm) for loop, arm in loops
     ]
     return pd.concat(runs, ignore_index=True)
 

@@ -14,12 +14,14 @@ import torch
 
 from workbook.messages import progress
 from workbook.policies.models import private_copy
-from workbook.probes.step import logps, matched_lr, optimizer_of, update
+from workbook.probes.step import matched_lr, update
 from workbook.probes.value_gaps import CELLS, SMALL_NATS, rms_change, step_gaps
 from workbook.probes.values import Pool, cell_gap, exact_pool, pool_change
+from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.theory.advantages import group_advantages
+from workbook.training.optimizers import optimizer_of
 
 TINY_NATS = 0.001  # root mean square movement by the smaller step of H9
 FRESH = 4  # rollouts per prompt in the pools that H8's steps are judged by

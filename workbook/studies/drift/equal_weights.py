@@ -19,17 +19,18 @@ import pandas as pd
 from workbook.chapters.drift.objectives import HELD_OUT_PROMPTS
 from workbook.policies.family import committed_seeds
 from workbook.policies.load import load_policy
+from workbook.probes.readings import Readings
 from workbook.statistics import logs
 from workbook.studies.bench import Bench
 from workbook.studies.drift.study import DEAD
-from workbook.studies.loop import Loop, Readings, train_in_memory
 from workbook.studies.record import Tables
 from workbook.theory.credit_controls import EqualWeights
+from workbook.training.loop import LoopConfig, train
 
 LR, RATES = 3e-4, (1.5e-4, 3e-4, 6e-4)  # of all arms, as tuned; tried
 # generation batches of 64 rollouts, and from one reading to the next
 SHORT, TWINS, LONG, EVERY = 12, 24, 60, 6
-LOOP = Loop(minibatches=2, epochs=2, order="query_preserved", rule="dr_grpo")
+LOOP = LoopConfig(minibatches=2, epochs=2, order="query_preserved", rule="dr_grpo")
 KEPT = ["batch", "steps", "reward", "value", "moved", "tax", "style_entropy"]
 # weights; "least" of the group is min-replace, "one sign" the control
 GSPO, BOTH = "GSPO", ("unequal", "equal")
@@ -53,7 +54,7 @@ RUNS = [  # objective, weights, group size, batches, permuted
 
 def arm_loop(
     objective: str, weights: str, group_size: int, batches: int, permuted: bool = False, lr=LR
-) -> Loop:
+) -> LoopConfig:
     """The loop of a run; objective: of OBJECTIVES, weights: "unequal", "equal", "least" or "one
     sign".
     """
@@ -62,13 +63,15 @@ def arm_loop(
     loop = replace(LOOP, **sizes, lr=lr, permuted=permuted)
     if weights == "equal":
         return replace(loop, rule=EqualWeights(level, clip))
-    fix = {"transform": "min_replace", "transform_on": "clipped"} if weights == "least" else {}
+    fix = {}
+    if weights == "least":
+        fix = {"transform": "min_replace", "transform_on": "clipped_weights"}
     rule = "negative_token_filtering" if weights == "one sign" else loop.rule
     return replace(loop, level=level, clip=clip, rule=rule, **fix)
 
 
 def equal_weights_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table runs of one unit: the readings of `train_in_memory` for each of RUNS, whose columns
+    """Table runs of one unit: the readings of `train` for each of RUNS, whose columns
     come last.
     """
     runs = [(*run[:3], EVERY, run[4]) for run in RUNS[:2]] if bench.scale.name == "tiny" else RUNS
@@ -99,9 +102,7 @@ def trained(bench: Bench, policy, seed: int, runs: list[tuple], lr: float = LR) 
     held_out = bench.task.dataset(HELD_OUT_PROMPTS, bench.held_out_seed)["prompt"][:]
     readings, tables = Readings(policy, bench.task, held_out), []
     for run in runs:
-        table = train_in_memory(policy, bench.task, arm_loop(*run, lr=lr), seed, readings, EVERY)[
-            KEPT
-        ]
+        table = train(policy, bench.task, arm_loop(*run, lr=lr), seed, readings, EVERY)[KEPT]
         names = dict(
             zip(("objective", "weights", "group_size", "batches", "permuted"), run, strict=True)
         )

@@ -24,9 +24,10 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
-from workbook.messages import InvalidValue
+from workbook.messages import InvalidValue, progress
 from workbook.policies.models import evaluating, private_copy
-from workbook.probes.step import FIELDS, optimizer_of, progress, update
+from workbook.probes.step import update
+from workbook.rollouts.likelihood import FIELDS
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps, unpadded
 from workbook.studies.bench import Bench
@@ -34,6 +35,7 @@ from workbook.theory.advantages import group_extreme, group_index, group_sum, sh
 from workbook.theory.weights import cancellation_residual
 from workbook.training.config import CancellationConfig
 from workbook.training.meter import token_pushes
+from workbook.training.optimizers import optimizer_of
 from workbook.training.trainer import CancellationTrainer
 
 REUSE = (1, 2, 4, 8)

@@ -42,19 +42,13 @@ from workbook.probes.energy import (
     token_energy,
 )
 from workbook.probes.reuse import EQUAL, objective_weights
-from workbook.probes.step import (
-    MOVED,
-    logp_change,
-    logps,
-    matched_lr,
-    optimizer_of,
-    output_layer_step,
-    update,
-)
+from workbook.probes.step import MOVED, logp_change, matched_lr, output_layer_step, update
 from workbook.probes.values import cell_gap, exact_pool
+from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.theory.advantages import group_advantages, shared_places
+from workbook.training.optimizers import optimizer_of
 
 DEAD = 0.5  # of the start's exact value: below, a run has collapsed
 CONFIDENCES = (1.0, 0.95, 0.9, 0.8, 0.7)

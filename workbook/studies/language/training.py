@@ -5,12 +5,12 @@ At the scale "smollm2:sums" plain group advantages (dr_grpo), positive-only, ent
 which sees no reward, and permuted rewards; at "smollm2:ramble", whose wrong answers go on, a
 constant (dr_grpo) against 1/T ("length"). A unit is one stream: a policy, its training prompts and
 its draws. A run is 40 batches of 4 prompts x 8 rollouts, one AdamW step each, on-policy, of new
-adapters on queries and values; `studies.loop` takes such a policy as it is, so neither TRL nor
-another loop is needed. Rates: of LADDER the one that gets half-way with the fewest tokens on two
+adapters on queries and values; `training.loop` takes such a policy as it is, so TRL is not
+needed. Rates: of LADDER the one that gets half-way with the fewest tokens on two
 other policies of sums within 20 batches (`half_way.own_rates`); permuted, and both arms at
 ramble, whose policies are those of sums trained on, run at plain's.
 
-Table runs, a row per reading: arm, lr, what `train_in_memory` reads with `SampledReadings`; of
+Table runs, a row per reading: arm, lr, what `train` reads with `SampledReadings`; of
 rates also policy.
 """
 
@@ -25,11 +25,12 @@ from torch import Tensor
 from workbook.app.half_way import LOWER, PLAIN, own_rates
 from workbook.policies.load import load_policy
 from workbook.policies.tuned import on_q_and_v
+from workbook.probes.readings import TRIES, Readings
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
-from workbook.studies.loop import TRIES, Loop, Readings, train_in_memory
 from workbook.studies.record import load_measured
 from workbook.studies.worlds.questions import by_length
+from workbook.training.loop import LoopConfig, train
 
 # plain advantages times mean T / T_i, as loss type grpo weighs a completion's tokens
 LENGTH = "length"
@@ -118,8 +119,8 @@ def trained(
             "group_size": GROUP_SIZE,
             "max_new_tokens": bench.scale.max_new_tokens,
         }
-        loop = Loop(**sizes, batches=batches, lr=lr, rule=by_length if arm == LENGTH else arm)
-        made = train_in_memory(policy, bench.task, loop, bench.data_seed, readings, size.every)
+        loop = LoopConfig(**sizes, batches=batches, lr=lr, rule=by_length if arm == LENGTH else arm)
+        made = train(policy, bench.task, loop, bench.data_seed, readings, size.every)
         return made[KEPT].assign(arm=arm, lr=lr)
 
     made = [bench.kept(f"{arm}-{lr:g}{name}", partial(run, arm, lr)) for arm, lr in runs]

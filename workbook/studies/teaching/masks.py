@@ -19,14 +19,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbook.probes.cancellation import kinds
-from workbook.probes.values import exact_values
+from workbook.probes.values import exact_credit, exact_values
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
-from workbook.studies.loop import Loop, train_in_memory
 from workbook.studies.record import load_measured
 from workbook.theory.credit import CreditBatch, per_token
 from workbook.theory.credit_masks import MatchedCredit, SureTokens, masked_advantages, unsure_tokens
+from workbook.training.loop import LoopConfig, train
 
 PROMPTS, GROUP_SIZE, BATCHES, EVERY, HELD_OUT = 8, 8, 32, 4, 32
 TUNED = 3  # policies that rates are tuned on
@@ -90,19 +90,20 @@ def run_arm(
     bench: Bench, rule, lr: float, optimizer: str = "adamw", permuted: bool = False
 ) -> pd.DataFrame:
     """A run of one rule from a unit's policy, all gradients of length 1: readings of KEPT."""
-    loop = Loop(
+    loop = LoopConfig(
         prompts=PROMPTS,
         group_size=GROUP_SIZE,
         batches=BATCHES,
         optimizer=optimizer,
         lr=lr,
         rule=rule,
+        known_credit=exact_credit,
         permuted=permuted,
         match="grad_norm",
         max_new_tokens=bench.scale.max_new_tokens,
     )
     given = (bench.policy, bench.task, loop, bench.data_seed, bench.readings(HELD_OUT))
-    return train_in_memory(*given, every=EVERY)[KEPT].assign(lr=lr)
+    return train(*given, every=EVERY)[KEPT].assign(lr=lr)
 
 
 def rates_study(

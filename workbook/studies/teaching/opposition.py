@@ -21,7 +21,7 @@ from torch import Tensor
 
 from workbook.policies.models import evaluating
 from workbook.probes.recovered import exact_gradient, flat_gradient
-from workbook.probes.step import scores
+from workbook.rollouts.likelihood import scores
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.teaching.masks import GROUP_SIZE, PLAIN, PROMPTS, run_arm, tuned_rates

@@ -32,13 +32,13 @@ from workbook.app.half_way import PLAIN
 from workbook.app.world_runs import GROUP_SIZE, KEPT, PROMPTS
 from workbook.policies.models import private_copy
 from workbook.probes.recovered import exact_gradient
-from workbook.probes.step import optimizer_of, trained_weights
 from workbook.studies.bench import Bench
-from workbook.studies.loop import Loop, advantaged, train_in_memory, train_on
 from workbook.studies.worlds.study import SIZES, loop_of, squares, unit_rates
 from workbook.theory.advantages import group_index, group_mean
 from workbook.theory.credit import CreditBatch
 from workbook.theory.credit_controls import EqualWeights
+from workbook.training.loop import LoopConfig, add_advantages, sample_batch, train, train_on
+from workbook.training.optimizers import optimizer_of, trained_weights
 
 # the lowest start value first
 STARTS = tuple(map("world:{}".format, ("low", "two_thirds", "third", "plain", "walk")))
@@ -142,7 +142,7 @@ def policy_of(bench: Bench, arm: str):
     return mine
 
 
-def trained(bench: Bench, loops: Mapping[str, Loop]) -> pd.DataFrame:
+def trained(bench: Bench, loops: Mapping[str, LoopConfig]) -> pd.DataFrame:
     """Readings of a run of every arm."""
     sizes, tables = SIZES[bench.scale.name], []
     for arm, loop in loops.items():
@@ -154,14 +154,12 @@ def trained(bench: Bench, loops: Mapping[str, Loop]) -> pd.DataFrame:
             bench.readings(sizes.held_out),
             sizes.every,
         )
-        tables.append(
-            bench.kept(arm, partial(train_in_memory, *given))[KEPT].assign(arm=arm, lr=loop.lr)
-        )
+        tables.append(bench.kept(arm, partial(train, *given))[KEPT].assign(arm=arm, lr=loop.lr))
     return pd.concat(tables, ignore_index=True)
 
 
 def redrawn(
-    bench: Bench, loops: Mapping[str, Loop], redraws: int
+    bench: Bench, loops: Mapping[str, LoopConfig], redraws: int
 ) -> tuple[Float[Tensor, "R D"], dict[str, Tensor]]:
     """Exact gradients on prompts that nobody trains on, and by arm what batches of these prompts
     push by (R, D).
@@ -173,11 +171,11 @@ def redrawn(
         exact.append(exact_gradient(bench.policy, task, rows["prompt"]).double())
         for arm, loop in loops.items():
             mine = policy_of(bench, arm)
-            optimizer, weights = (
-                optimizer_of(mine, loop.optimizer, loop.lr),
-                trained_weights(mine).values(),
-            )
-            given, _ = advantaged(mine, task, loop, rows.select(range(loop.prompts)), seed, draw)
+            optimizer = optimizer_of(mine, loop.optimizer, loop.lr)
+            weights = trained_weights(mine).values()
+            asked = rows.select(range(loop.prompts))
+            sampled = sample_batch(mine, task, loop, asked, seed, draw)
+            given, _ = add_advantages(mine, task, loop, sampled, seed, draw)
             steps = train_on(mine, task, loop, given, optimizer, seed)
             gradients = [-torch.cat([weight.grad.flatten() for weight in weights]) for _ in steps]
             pushes[arm].append(loop.max_new_tokens * torch.stack(gradients).sum(0).double())

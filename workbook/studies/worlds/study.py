@@ -13,7 +13,7 @@ that the rates on both sides of what a rule can bear are tried. What rate is an 
 one all could share: `half_way.own_rates`, `outcomes.common_rate`. Permuted, which learns at no
 rate, runs at plain's own.
 
-Tables, a row per reading of a run: world, arm, lr, what `train_in_memory` reads; of `worlds_rates`
+Tables, a row per reading of a run: world, arm, lr, what `train` reads; of `worlds_rates`
 policy (of the tuning ones) in ladder (`runs`) and climb (`edge`). `worlds_start`: a row per rule
 with mean2 and total2, the squared length of the expected update and the mean one of a batch's.
 """
@@ -37,14 +37,14 @@ from workbook.app.world_runs import (
 )
 from workbook.policies.models import evaluating
 from workbook.probes.recovered import exact_gradient, flat_gradient
-from workbook.probes.step import scores
-from workbook.probes.values import value_error
+from workbook.probes.values import exact_credit, value_error
+from workbook.rollouts.likelihood import scores
 from workbook.studies.bench import Bench
-from workbook.studies.loop import Loop, advantaged, sample_batch
 from workbook.studies.record import load_measured
 from workbook.studies.registration import WORLD_SCALES
 from workbook.studies.worlds.outcomes import world_name
 from workbook.theory.credit_controls import REWARD_FREE
+from workbook.training.loop import LoopConfig, add_advantages, sample_batch
 
 ARMS = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "edit_mask")
 ARMS += ("entropy_minimization", "sequence_logp", "majority_vote", LOWER)
@@ -74,14 +74,15 @@ def run_arm(bench: Bench, arm: str, lr: float, size: Sizes | None = None) -> pd.
     return run_rule(bench, arm, lr, size.batches, size.every, size.held_out)
 
 
-def loop_of(bench: Bench, arm: str, lr: float = CLIMB[0]) -> Loop:
+def loop_of(bench: Bench, arm: str, lr: float = CLIMB[0]) -> LoopConfig:
     """The loop of a run."""
     sizes = {
         "prompts": PROMPTS,
         "group_size": GROUP_SIZE,
         "batches": SIZES[bench.scale.name].batches,
     }
-    return Loop(**sizes, lr=lr, rule=arm, max_new_tokens=bench.scale.max_new_tokens)
+    longest = bench.scale.max_new_tokens
+    return LoopConfig(**sizes, lr=lr, rule=arm, known_credit=exact_credit, max_new_tokens=longest)
 
 
 def start_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -116,9 +117,8 @@ def update_squares(bench: Bench, redraws: int) -> pd.DataFrame:
             scored = scores(policy.model, rollouts)  # (B, T)
             exact.append(exact_gradient(policy, task, rows["prompt"]).double())
         for rule, parts in gradients.items():
-            given, _ = advantaged(
-                policy, task, loop_of(bench, rule), rows, seed, draw, given=rollouts
-            )
+            loop = loop_of(bench, rule)
+            given, _ = add_advantages(policy, task, loop, rollouts, seed, draw)
             objective = (given.advantages.view(len(given), -1) * scored).sum() / len(given)
             parts.append(flat_gradient(policy, objective, keep_graph=rule != EXACT).double())
     signal = float(torch.stack(exact[::2]).mean(0) @ torch.stack(exact[1::2]).mean(0))
