@@ -100,7 +100,7 @@ def test_several_functions_are_summed_by_weight_and_logged_one_by_one(folder):
         (
             "raises",
             (
-                r"raises raised ZeroDivisionError: division by zero \(line 7 of reward.py\), at"
+                r"raises raised ZeroDivisionError: division by zero \(line 8 of reward.py\), at"
                 r" line 2 of rows.csv"
             ),
         ),
