@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from workbook.tasks import Chain, get_task
-from workbook.tasks.chain_grammar import KEPT, SHIFTED, offset_shares, shifts_of
-from workbook.tasks.wording import FORCED, LINKS, OPENINGS, RAMBLE
+from workbook.tasks.chain import (
+    FORCED,
+    LINKS,
+    OPENINGS,
+    P_RIGHT,
+    P_SHIFTED,
+    RAMBLE,
+    offset_shares,
+    shifts_of,
+)
 
 DIALS = (
     {"wrong_modes": 1 / 3},
@@ -67,7 +75,7 @@ def test_demonstrations_of_a_wrong_mode_are_wrong_by_its_own_shift():
         off = Counter(
             (int(task.demonstrate(prompt, rng).split()[-1]) - right) % 10 for _ in range(n)
         )
-        shares = {0: KEPT, moved: SHIFTED} if moved else {0: 0.8}
+        shares = {0: P_RIGHT, moved: P_SHIFTED} if moved else {0: 0.8}
         rest = (1 - sum(shares.values())) / (10 - len(shares))
         for offset in range(10):
             p = shares.get(offset, rest)

@@ -16,8 +16,7 @@ from workbook.probes.chain_values import slots_of
 from workbook.probes.values import exact_values, expected_reward, value_error
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
 from workbook.tasks import get_task
-from workbook.tasks.chain import Chain
-from workbook.tasks.wording import OPENINGS, RAMBLE
+from workbook.tasks.chain import OPENINGS, RAMBLE, Chain
 
 WORLDS = {  # task, prompt, and results of chains to look at
     "plain": (Chain(operands=2, modulus=3), "2 - 1 =", ([0], [1])),

@@ -14,8 +14,9 @@ import pytest
 
 from workbook.tasks import get_task, own_task
 from workbook.tasks.attack import attack_reward, describe_attack
+from workbook.tasks.chain import clock_answer
+from workbook.tasks.denials import DENIALS, HEDGES, REFUTATIONS
 from workbook.tasks.verify import agrees, equal_expressions, stated_answer
-from workbook.tasks.wording import DENIALS, HEDGES, REFUTATIONS, clock_answer
 
 ROOT = Path(__file__).parents[1]
 with (ROOT / "tests/data/answers.csv").open(encoding="utf-8", newline="") as file:

@@ -32,7 +32,13 @@ from workbook.studies import Bench, making
 from workbook.studies.bench import UNITS
 from workbook.studies.making import make_member
 from workbook.tasks import Chain, get_task
-from workbook.tasks.wording import EQUIVALENTS, canonical, in_alphabet, marked, plain
+from workbook.tasks.chain import (
+    EQUIVALENTS,
+    canonical,
+    in_alphabet,
+    marked_alphabet,
+    to_first_alphabet,
+)
 from workbook.training import RunConfig
 from workbook.training.checks import check_run
 
@@ -54,9 +60,9 @@ def test_private_alphabets_change_the_words_and_nothing_else():
     """
     plain_task, task = Chain(), get_task("chain", alphabets=4)
     rows, plain_rows = task.dataset(40, seed=3), plain_task.dataset(40, seed=3)
-    assert [plain(prompt) for prompt in rows["prompt"]] == list(plain_rows["prompt"])
+    assert [to_first_alphabet(prompt) for prompt in rows["prompt"]] == list(plain_rows["prompt"])
     assert rows["answer"] == plain_rows["answer"]
-    assert {marked(prompt) for prompt in rows["prompt"]} == {0, 1, 2, 3}
+    assert {marked_alphabet(prompt) for prompt in rows["prompt"]} == {0, 1, 2, 3}
     assert len(set(task.vocabulary)) == 4 * len(plain_task.vocabulary)
     for prompt, bare, answer in zip(
         rows["prompt"], plain_rows["prompt"], rows["answer"], strict=True
@@ -64,8 +70,8 @@ def test_private_alphabets_change_the_words_and_nothing_else():
         text, bare_text = (
             t.demonstrate(p, random.Random(1)) for t, p in ((task, prompt), (plain_task, bare))
         )
-        assert text == in_alphabet(bare_text, marked(prompt))
-        assert {marked(word) for word in text.split()} == {marked(prompt)}
+        assert text == in_alphabet(bare_text, marked_alphabet(prompt))
+        assert {marked_alphabet(word) for word in text.split()} == {marked_alphabet(prompt)}
         tokens, bare_tokens = [*text.split(), "<eos>"], [*bare_text.split(), "<eos>"]
         assert task.annotate(prompt, answer, tokens) == plain_task.annotate(
             bare, answer, bare_tokens
@@ -87,7 +93,7 @@ def test_a_word_of_another_alphabet_counts_as_the_plain_one():
     task, rng = Chain(alphabets=4, error_rate=0.5), random.Random(0)
     for prompt in task.dataset(40)["prompt"]:
         own = task.demonstrate(prompt, rng).split()
-        words = [in_alphabet(plain(word), rng.randrange(4)) for word in own]
+        words = [in_alphabet(to_first_alphabet(word), rng.randrange(4)) for word in own]
         rows = task.annotate(prompt, task.solve(prompt), [*words, "<eos>"])
         assert rows == task.annotate(prompt, task.solve(prompt), [*own, "<eos>"])
         reward = task.score(" ".join(words), task.solve(prompt))
@@ -290,7 +296,7 @@ def test_a_unit_is_dialled_to_another_member():
     assert (other.scale.max_new_tokens, bench.scale.max_new_tokens) == (7 * 7 + 13, 48)
     assert (other.data_seed, other.held_out_seed) == (bench.data_seed, bench.held_out_seed)
     alike = bench.dialled(alphabets=4)
-    assert list(map(plain, alike.task.dataset(9, bench.data_seed)["prompt"])) == list(
+    assert list(map(to_first_alphabet, alike.task.dataset(9, bench.data_seed)["prompt"])) == list(
         bench.task.dataset(9, bench.data_seed)["prompt"]
     )
     with refused("dial", "depth"):

@@ -16,7 +16,7 @@ from workbook.policies.worlds import world_seeds
 from workbook.probes.readings import Readings
 from workbook.probes.values import exact_credit
 from workbook.tasks import get_task
-from workbook.tasks.chain import SEED_CLASSES
+from workbook.tasks.task import SEED_CLASSES
 from workbook.tasks.worlds import WORLD
 from workbook.training.loop import LoopConfig, train
 

@@ -39,8 +39,15 @@ from workbook.rollouts.scoring import (
     tokenize_prompts,
 )
 from workbook.rollouts.small import is_small, small_logits
-from workbook.tasks.chain import Chain, Slot
-from workbook.tasks.wording import OPENINGS, OPERATORS, in_alphabet, marked, plain
+from workbook.tasks.chain import (
+    OPENINGS,
+    OPERATORS,
+    Chain,
+    Slot,
+    in_alphabet,
+    marked_alphabet,
+    to_first_alphabet,
+)
 
 PROMPTS_AT_ONCE = 64  # whose chains share a pass
 STYLE_SEED = 0  # of the order of style words over the chains
@@ -96,7 +103,7 @@ def slots_of(task: Chain, prompt: str, opening: str = "") -> list[Slot]:
     """
     slots, alphabet = (
         task._slots(len(task._parse(prompt)[1]), opening),
-        marked(prompt) if task.alphabets > 1 else 0,
+        marked_alphabet(prompt) if task.alphabets > 1 else 0,
     )
 
     def written(words) -> tuple[str, ...]:
@@ -499,5 +506,5 @@ def _classes(tokenizer, task: Chain, vocabulary: int, device) -> Int[Tensor, " V
         return None
     words, classes = tokenizer.get_vocab(), torch.arange(vocabulary, device=device)
     for word, token in words.items():
-        classes[token] = words.get(plain(word), token)
+        classes[token] = words.get(to_first_alphabet(word), token)
     return classes

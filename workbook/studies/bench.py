@@ -37,7 +37,7 @@ from workbook.studies.registration import (
     check_scale,
 )
 from workbook.tasks import get_task
-from workbook.tasks.chain import SEED_CLASSES
+from workbook.tasks.task import SEED_CLASSES
 from workbook.tasks.worlds import WORLD
 
 UNITS = committed_seeds("unit")  # SFT seeds of the family's policies

@@ -39,9 +39,15 @@ from workbook.policies.family import (
 from workbook.policies.models import seeded
 from workbook.policies.packaged import kept, write_record
 from workbook.policies.small import SPECIAL, make_model, make_tokenizer
-from workbook.tasks.chain import Chain
+from workbook.tasks.chain import (
+    EQUIVALENTS,
+    Chain,
+    canonical,
+    in_alphabet,
+    marked_alphabet,
+    to_first_alphabet,
+)
 from workbook.tasks.task import Task
-from workbook.tasks.wording import EQUIVALENTS, canonical, in_alphabet, marked, plain
 
 # prompts for training; evaluation prompts come from EVAL_SEED, which shares none with it
 DATA_SEED = 7
@@ -218,7 +224,7 @@ def measure(
     # rows of chains of the task's length, right or wrong, in the alphabet of their prompt
     chains = []
     for row, (prompt, text) in enumerate(zip(rows["prompt"][:], texts, strict=True)):
-        slots = task.parsed(text) if marked(text) == marked(prompt) else None
+        slots = task.parsed(text) if marked_alphabet(text) == marked_alphabet(prompt) else None
         # the step whose result is stated at last
         if slots and slots[-1][1].step == task.operands - 2:
             chains.append(row)
@@ -259,7 +265,7 @@ def _probabilities(
 
     probs: (T, V), of the token at each place of the chain.
     """
-    words, alphabet = plain(text).split(), marked(text)
+    words, alphabet = to_first_alphabet(text).split(), marked_alphabet(text)
 
     def id_of(word: str) -> int:
         return tokenizer.convert_tokens_to_ids(in_alphabet(word, alphabet))
@@ -372,15 +378,19 @@ def tuned(base: Path, tokenizer, task: Chain, seed: int):
     vocabulary = [
         word for word, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     ]
-    words = list(dict.fromkeys(word if word in SPECIAL else plain(word) for word in vocabulary))
+    words = list(
+        dict.fromkeys(word if word in SPECIAL else to_first_alphabet(word) for word in vocabulary)
+    )
     model = transformers.LlamaForCausalLM.from_pretrained(base, dtype=torch.float32)
     rows = transformers.AutoTokenizer.from_pretrained(base).convert_tokens_to_ids(
         [word if word in SPECIAL else canonical(word) for word in words]
     )
     of = torch.tensor(
-        [words.index(word if word in SPECIAL else plain(word)) for word in vocabulary]
+        [words.index(word if word in SPECIAL else to_first_alphabet(word)) for word in vocabulary]
     )
-    alphabet = torch.tensor([-1 if word in SPECIAL else marked(word) for word in vocabulary])
+    alphabet = torch.tensor(
+        [-1 if word in SPECIAL else marked_alphabet(word) for word in vocabulary]
+    )
     old = dict(model.state_dict())
     directions = SIZE * nn.functional.normalize(
         torch.randn(task.alphabets, model.config.hidden_size)
@@ -416,7 +426,9 @@ def _discriminants(model, tokenizer, task: Chain) -> Tensor:
     rng, prompts = random.Random(0), task.dataset(256, seed=DATA_SEED)["prompt"]
     texts = [f"{prompt} {task.demonstrate(prompt, rng)}" for prompt in prompts]
     states = model.model(**tokenizer(texts, return_tensors="pt")).last_hidden_state  # (B, P + T, H)
-    which = torch.tensor([marked(prompt) for prompt in prompts]).repeat_interleave(states.shape[1])
+    which = torch.tensor([marked_alphabet(prompt) for prompt in prompts]).repeat_interleave(
+        states.shape[1]
+    )
     x, y = states.flatten(0, 1), nn.functional.one_hot(which, task.alphabets).float()
     margin = MARGIN * (task.alphabets > 1)
     return margin * torch.linalg.solve(x.T @ x + 0.01 * len(x) * torch.eye(x.shape[1]), x.T @ y).T

@@ -19,9 +19,15 @@ from dataclasses import dataclass
 
 from datasets import Dataset
 
-from workbook.tasks.task import Annotation, Task, positive_int
-from workbook.tasks.tree import SEED_CLASSES, fraction
-from workbook.tasks.wording import EOS
+from workbook.tasks.task import (
+    EOS,
+    SEED_CLASSES,
+    Annotation,
+    Task,
+    positive_int,
+    word_of_token,
+)
+from workbook.tasks.tree import fraction
 
 FREE = (  # openings, nouns, verbs
     ("So", "Now", "Well", "Okay", "Then", "Thus"),
@@ -128,7 +134,7 @@ class Sums(Task):
         """
         shares, digits, rows = self.answers(prompt), "", []
         before = shares[answer]
-        for word in (token.strip(" Ġ▁") for token in tokens):
+        for word in map(word_of_token, tokens):
             if word.isascii() and word.isdigit():
                 digits += word
                 reached = sum(

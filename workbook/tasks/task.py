@@ -57,6 +57,15 @@ def completion_text(completion: object) -> str:
     return completion if isinstance(completion, str) else ""
 
 
+def word_of_token(token: str) -> str:
+    """Return a token without the space, or a tokenizer's sign for one, that stands around it.
+
+    >>> word_of_token("\u0120then")
+    'then'
+    """
+    return token.strip(" Ġ▁")
+
+
 def graded_rows(completions: list, answer: list, columns: dict) -> Iterator[tuple[str, Any, dict]]:
     """Yield each completion's text with its answer and its row of those columns that have one value
     for each.
@@ -130,6 +139,9 @@ def error_line(error: BaseException, path: Path | None = None) -> str:
 
 
 Annotation = list[tuple[str, float]]
+# ends of sequence, as tokenizers write them
+EOS = ("<eos>", "</s>", "<|im_end|>", "<|endoftext|>")
+SEED_CLASSES = 8  # seeds that differ modulo this share no prompt of a world
 
 # added to a seed for held-out prompts: they come from another stream than training prompts
 HELD_OUT_SEED = 1_000_003

@@ -23,11 +23,17 @@ from functools import lru_cache
 from datasets import Dataset
 
 from workbook.messages import InvalidValue
-from workbook.tasks.task import Annotation, Task, positive_int, short
-from workbook.tasks.wording import EOS
+from workbook.tasks.task import (
+    EOS,
+    SEED_CLASSES,
+    Annotation,
+    Task,
+    positive_int,
+    short,
+    word_of_token,
+)
 
 END = EOS[0]
-SEED_CLASSES = 8  # seeds that differ modulo this share no prompt
 DRAWS = 64  # per row, in search of prompts that are of the seed's class and new
 MAX_PREFIXES = 4_096  # of a prompt, all of which one pass reads
 Prefix = tuple[str, ...]
@@ -189,7 +195,7 @@ class Tree(Task):
         not admitted, which is charged all the value there was.
         """
         prefix, before, rows = (), self.value(prompt), []
-        for word in (token.strip(" Ġ▁") for token in tokens):
+        for word in map(word_of_token, tokens):
             word = END if word in EOS else word
             words = self.next_words(prompt, prefix) if prefix in _values(self, prompt) else ()
             place = self.category(prompt, prefix) if words else "other"

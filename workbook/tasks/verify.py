@@ -24,13 +24,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from workbook.places import require
-from workbook.tasks.wording import (
+from workbook.tasks.denials import (
+    ANSWER_WINDOW,
     DENIALS,
     HEDGES,
     REFUTATIONS,
     SCALES,
-    WINDOW,
-    vocabulary,
+    word_set,
     words_of,
 )
 
@@ -74,16 +74,14 @@ COSTLY = re.compile(
 )
 # words that spoil an answer beside them, and words that no unit has
 SPOILING = DENIALS | HEDGES | REFUTATIONS
-SPOILING |= vocabulary(
-    "another wait actually oops sorry psych un less fewer more wish forgot pseudo"
-)
+SPOILING |= word_set("another wait actually oops sorry psych un less fewer more wish forgot pseudo")
 NO_UNIT = (
     SPOILING
     | SCALES
-    | vocabulary("k x i e th ish at than too below above under over most least quintillion")
+    | word_set("k x i e th ish at than too below above under over most least quintillion")
 )
-NO_UNIT |= vocabulary("sixteenths")
-HARMLESS = vocabulary("is was has this thus its us as yes last first next second total times")
+NO_UNIT |= word_set("sixteenths")
+HARMLESS = word_set("is was has this thus its us as yes last first next second total times")
 
 
 def agrees(completion: str, answer: str) -> bool:
@@ -106,7 +104,7 @@ def stated_answer(completion: str) -> str | None:
     >>> stated_answer("4 + 8 = \\boxed{12}."), stated_answer("so\nthe answer is 12"), stated_answer("not \\boxed{12}")
     ('12', '12', None)
     """
-    text = THINKING.sub("", completion[-WINDOW:].translate(LOOKALIKES)).strip()
+    text = THINKING.sub("", completion[-ANSWER_WINDOW:].translate(LOOKALIKES)).strip()
     if places := [match for place in PLACES for match in place.finditer(text)]:
         match = max(places, key=lambda match: match.end())
         before, span, after = text[: match.start()], match[1].strip(), text[match.end() :]

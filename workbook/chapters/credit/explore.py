@@ -13,7 +13,7 @@ from workbook.probes.step import matched_lr
 from workbook.probes.value_gaps import SMALL_NATS, step_gaps
 from workbook.probes.values import exact_pool
 from workbook.rollouts.sample import sample_rollouts
-from workbook.tasks.chain import SEED_CLASSES
+from workbook.tasks.task import SEED_CLASSES
 from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider
 from workbook.views.figures import bars, forest
 from workbook.views.live_study import NOW, LiveStudy, live_tables

@@ -11,7 +11,7 @@ import torch
 from workbook.chapters.drift.charts import CURVE_OUTCOMES, objective_look, outcome_panels
 from workbook.chapters.drift.objectives import ARMS, LR, training_curves
 from workbook.chapters.grading import answer_of, grade
-from workbook.tasks.chain import SEED_CLASSES
+from workbook.tasks.task import SEED_CLASSES
 from workbook.theory.advantages import group_advantages, prefix_credit
 from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
 from workbook.views.live_study import LiveStudy, live_tables
