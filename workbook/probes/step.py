@@ -26,7 +26,7 @@ from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import in_batches
 from workbook.theory.advantages import permute_in_groups
 from workbook.theory.weights import update_weights
-from workbook.training.optimizers import optimizer_of
+from workbook.training.optimizers import optimizer_of, trained_weights
 
 ONE_STEP_OPTIMIZERS = ("sgd", "adamw")  # momentum makes no difference to one step
 # root mean square change of log-probability to which the studies match the learning rate of one
