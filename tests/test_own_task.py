@@ -4,6 +4,7 @@ column and value.
 
 import json
 
+import pandas as pd
 import pytest
 from refusals import refused
 
@@ -47,6 +48,31 @@ def test_rows_of_a_csv_and_of_json_lines_are_the_same(folder):
     assert [{**row, "line": row["line"] + 1} for row in read_rows(folder / "rows.jsonl")] == rows
     assert rows[1] == {"prompt": "2 + 2 =", "answer": "4", "topic": "sums", "line": 3}
     assert read_rows([{"prompt": "a", "answer": 5.0}])[0]["answer"] == "5"
+
+
+def test_cells_are_read_as_they_are_written(tmp_path):
+    answers = ["None", "N/A", "007", "1e3", "true"]
+    csv_text = "prompt,answer\n" + "".join(f'"of two\nlines",{answer}\n' for answer in answers)
+    (tmp_path / "a.csv").write_text(csv_text)
+    rows = read_rows(tmp_path / "a.csv")
+    assert [row["answer"] for row in rows] == answers
+    assert [row["line"] for row in rows] == [2, 4, 6, 8, 10]
+    columns = {"prompt": ["of two\nlines"] * len(answers), "answer": answers}
+    pd.DataFrame(columns).to_parquet(tmp_path / "a.parquet")
+    assert read_rows(tmp_path / "a.parquet") == [
+        {**row, "line": number} for number, row in enumerate(rows, 1)
+    ]
+
+
+def test_a_parquet_file_is_refused_by_row_or_as_a_whole(tmp_path):
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"prompt": ["2 =", "3 ="], "answer": [2.0, None]}).to_parquet(path)
+    with pytest.raises(BadRows) as raised:
+        read_rows(path)
+    assert [line for line, _ in raised.value.rows] == [2]
+    path.write_text("prompt,answer\n")
+    with pytest.raises(ValueError, match=r"a\.parquet is no Parquet file"):
+        read_rows(path)
 
 
 @pytest.mark.parametrize(

@@ -387,7 +387,7 @@ FIELDS = {
     ),
     "task": Field(
         _text("task", ipywidgets.Combobox, TASKS),
-        "Prompts and reward: chain, walk, gym:<data set>, hub:<data set>, or own:<file> for a CSV or JSON-lines file with the columns prompt and answer.",
+        "Prompts and reward: chain, walk, gym:<data set>, hub:<data set>, or own:<file> for a CSV, JSON-lines or Parquet file with the columns prompt and answer.",
     ),
     "reward": Field(
         _text("reward", ipywidgets.Combobox),

@@ -57,7 +57,7 @@ from workbook.views.style import notice
 NOTHING = pd.DataFrame({"part": ["weights"], "mib": [0.0], "phase": ["always"]})
 WIDE = {"max_width": "860px"}
 # endings of files of prompts; of adapters, of a language model
-ROWS, RANK = (".csv", ".jsonl", ".json"), 8
+ROWS, RANK = (".csv", ".jsonl", ".json", ".parquet"), 8
 START = "Train in a process of its own"
 
 

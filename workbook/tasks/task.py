@@ -345,7 +345,7 @@ MAKERS |= {"world:": "worlds.world_task", "sums": "sums.Sums"}
 def get_task(name: str, /, **options: Any) -> Task:
     """Return the task of a name: "chain", "walk", "sums", "world:<name>" of data/worlds,
     "gym:<dataset>" of reasoning-gym, "hub:<dataset>" by hub id or local folder, "own:<data file>"
-    by the path of a CSV or JSON-lines file.
+    by the path of a CSV, JSON-lines or Parquet file.
 
     options: for chain, walk and sums the fields of `Chain`, `Walk` and `Sums`; for gym those of
     that data set's config, and chat; for hub prompt_column, answer_column, split, subset and chat;
