@@ -20,6 +20,7 @@ from workbook.probes.coupling import (
     masked_update,
     shared_token,
 )
+from workbook.probes.pair_mass import opposed_signs, pair_sums
 from workbook.probes.step import MOVED, along_training, matched_lr
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
