@@ -12,7 +12,7 @@ from trl import GRPOTrainer
 from workbook.policies.load import load_policy
 from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer
-from workbook.training.meter import keeping_base, mean_residual, token_pushes
+from workbook.training.meter import mean_residual, restore_base_after_sync, token_pushes
 
 QUERY = {"batching": "query_preserved", "per_device_train_batch_size": 8}
 SEQUENCE = {"importance_sampling_level": "sequence"}
@@ -228,7 +228,7 @@ def test_a_sequence_ratio_keeps_each_tokens_advantage(monkeypatch, build, clippi
 def test_syncs_leave_a_half_precision_base_as_it_was():
     """Merging adapters into it and taking them out again, as each weight sync of vLLM's does."""
     moved = []
-    for wrap in (lambda model, sync: sync, keeping_base):
+    for wrap in (lambda model, sync: sync, restore_base_after_sync):
         model = load_policy("bundled", lora=4, dtype="bfloat16").model
         nudge_adapters(model)
         before = {name: p.clone() for name, p in model.named_parameters()}

@@ -16,7 +16,7 @@ from workbook.app.resumable import Recorder
 from workbook.app.runs import Run, set_status
 from workbook.files import is_main, read_metrics, write_text
 from workbook.messages import InvalidValue
-from workbook.training.meter import by_token, reward_columns, token_pushes, unpenalized
+from workbook.training.meter import by_token, loss_without_kl, reward_columns, token_pushes
 from workbook.training.token_record import StepRecord
 
 
@@ -85,7 +85,9 @@ class TokenRecord(StepRecord):
             elif loss.requires_grad:
                 call, outputs = self.scored
                 own = (type(self.trainer)._compute_loss, self.trainer, model, inputs, outputs)
-                pushes = token_pushes(unpenalized(*own) if self.trainer.beta else loss, outputs[0])
+                pushes = token_pushes(
+                    loss_without_kl(*own) if self.trainer.beta else loss, outputs[0]
+                )
                 self.add(
                     inputs, call, outputs, pushes, by_token(inputs["advantages"]).expand_as(pushes)
                 )

@@ -40,7 +40,7 @@ def token_pushes(loss: Float[Tensor, ""], logps: Float[Tensor, "B T"]) -> Float[
     return -slopes.to(torch.promote_types(slopes.dtype, torch.float32))
 
 
-def unpenalized(
+def loss_without_kl(
     compute: Callable, trainer, model, inputs: dict, outputs: tuple
 ) -> Float[Tensor, ""]:
     """The loss once more from what the model gave, `outputs`, without the KL penalty, whatever
@@ -324,7 +324,7 @@ def padding_changes(
         return True
 
 
-def keeping_base(model: torch.nn.Module, sync: Callable) -> Callable:
+def restore_base_after_sync(model: torch.nn.Module, sync: Callable) -> Callable:
     """Wrap `sync`, which merges a PeftModel's adapters and unmerges them, so that the frozen base
     keeps its bits.
 

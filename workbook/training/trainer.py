@@ -1,38 +1,55 @@
 """CancellationTrainer: TRL's GRPOTrainer with the smallest overrides that steer token-gradient
 cancellation.
 
-With every field of [`CancellationConfig`] at its default it *is* GRPOTrainer, bit for bit.
+There is no training loop in this file, nor in TRL's. The loop is `_inner_training_loop` of
+`transformers.Trainer`, and methods of TRL's GRPOTrainer, which it calls, do what GRPO does. (The
+same steps as one page of code: `workbook.training.loop`.) Six of these methods are overridden here,
+marked by an arrow; each calls TRL's own and changes what goes in or comes out. During one
+generation batch they are called in this order:
+
+        for each micro-batch:                         transformers: _inner_training_loop
+          training_step
+    ->      _prepare_inputs                           which rollouts make a mini-batch
+    ->        _generate_and_score_completions         once a generation batch: our advantages
+                _generate                             samples the completions
+    ->          _get_per_token_logps_and_entropies    of the policy that sampled, where needed
+    ->          _calculate_rewards                    keeps the rewards of each function
+            compute_loss
+    ->        _compute_loss                           reads what each token weighs in the loss
+    ->          _get_per_token_logps_and_entropies    puts w A in the advantages' place
+            backward
+        after the last micro-batch of a step:
+    ->    _clip_grad_norm                             says how often it clips
+          optimizer.step
+
+With every field of [`CancellationConfig`] at its default this *is* GRPOTrainer, bit for bit.
 Departures, each behind its field:
 
 1. `batching`: `_prepare_inputs` replaces TRL's shuffle of the generation batch by
-`theory.batching.minibatch_order`. On
-   several processes the order is global: rollouts are exchanged, so that each optimizer mini-batch
-   keeps the promise.
+   `theory.batching.minibatch_order`. On several processes the order is global: rollouts are
+   exchanged, so that each optimizer mini-batch keeps the promise.
 2. `advantage_estimator`: advantages are computed from the rewards by `theory.advantages`, or by a
-credit rule
-   (`training.credit`), which may give each token its own, (B, T), and may be a function of one's
-   own. `baseline_share` subtracts a share of the group's mean reward alone.
+   credit rule (`training.credit`), which may give each token its own, (B, T), and may be a function
+   of one's own. `baseline_share` subtracts a share of the group's mean reward alone.
 3. `group_transform` and `clipping="symmetric"`: the loss becomes `-(w A).detach() * log pi`, with
-`w` from
-   `theory.objective`. No copy of TRL's loss: TRL reads the advantages after the log-probabilities,
-   so `_get_per_token_logps_and_entropies` writes `w A` in the advantages' place and drops the old
-   log-probabilities, which makes TRL's own ratio 1 with gradient grad log pi. vLLM's correction
-   goes into w before the transform, and is 1 in what TRL multiplies afterwards. So do advantages
-   per token under a sequence ratio, which TRL would spread over the
+   `w` from `theory.objective`. No copy of TRL's loss: TRL reads the advantages after the
+   log-probabilities, so `_get_per_token_logps_and_entropies` writes `w A` in the advantages' place
+   and drops the old log-probabilities, which makes TRL's own ratio 1 with gradient grad log pi.
+   vLLM's correction goes into w before the transform, and is 1 in what TRL multiplies afterwards.
+   Advantages per token under a sequence ratio go the same way, as TRL would spread them over the
    rollout: s_i A_it on each token, GSPO-token's gradient (arXiv 2507.18071, section 4.3).
 4. `trim_padding`: that same method scores rollouts of about one length together, cuts columns that
-are padding in all
-   of a chunk, and pads the result back.
+   are padding in all of a chunk, and pads the result back.
 5. `fp32_adapters`: LoRA weights that TRL's constructor cast to bfloat16 are cast back to float32.
-With vLLM, the base
-   that adapters are merged into at each sync is put back (`meter.keeping_base`).
+   With vLLM, the base that adapters are merged into at each sync is put back
+   (`meter.restore_base_after_sync`).
 6. Extra metrics under `cancellation/`, and extra columns `group_id`, `rewards` and `rollout` in a
-batch. What a token
-   weighs is read from the graph of the loss that is trained; with `measure_cancellation`, so is how
-   much cancels inside and across optimizer steps (`training.meter`), and with `record_tokens`, what
-   each token's push was and what the step did to it (`training.token_record`). The model is not
-   entered a second time for it, so that measuring cannot train. Settings that would make an
-   intervention a silent no-op are refused (`training.checks`).
+   batch. What a token weighs is read from the graph of the loss that is trained; with
+   `measure_cancellation`, so is how much cancels inside and across optimizer steps
+   (`training.meter`), and with `record_tokens`, what each token's push was and what the step did to
+   it (`training.token_record`). The model is not entered a second time for it, so that measuring
+   cannot train. Settings that would make an intervention a silent no-op are refused
+   (`training.checks`).
 """
 
 import copy
@@ -70,12 +87,11 @@ class CancellationTrainer(GRPOTrainer):
 
     Args:
         advantage_estimator: a credit rule, `rule(batch: CreditBatch) -> Tensor` of shape (B,) or
-        (B, T); `args` then
-            leaves the field of that name at its default.
+            (B, T); `args` then leaves the field of that name at its default.
 
     Raises:
         ValueError: if a setting would break an intervention or make it a silent no-op, one sentence
-        for each.
+            for each.
     """
 
     _tag_names = ("trl", "grpo", "cancellation")
@@ -91,33 +107,38 @@ class CancellationTrainer(GRPOTrainer):
     ):
         args = CancellationConfig("grpo-cancellation") if args is None else args
         args, self.credit_rule = _with_rule(args, advantage_estimator)
-        if missing := list(missing_hooks(CancellationTrainer)):
+        missing = list(missing_hooks(CancellationTrainer))
+        if missing:
             raise ValueError(" ".join(missing))
         super().__init__(model, reward_funcs, args=args, **kwargs)
         faults = problems(args, **meter.model_facts(self), rule=self.credit_rule)
-        if errors := [fault.sentence for fault in faults if fault.severity == "error"]:
+        errors = [fault.sentence for fault in faults if fault.severity == "error"]
+        if errors:
             raise ValueError(" ".join(errors))
         for fault in faults:
             warnings.warn(fault.sentence, stacklevel=2)
         if args.fp32_adapters:
             recast_adapters(self.model)
         if args.use_vllm and isinstance(self.model, PeftModel):
-            self.vllm_generation.sync_weights = meter.keeping_base(
+            self.vllm_generation.sync_weights = meter.restore_base_after_sync(
                 self.model, self.vllm_generation.sync_weights
             )
-        self._rewards_per_func = None  # of the latest generation batch, all processes
-        self._loss_inputs = None  # the batch whose loss is being computed, as TRL is to read it
-        # the call that gave its log-probabilities, with their graph, and all that it gave
-        self._scored = None
-        self._credit = None  # its advantages (B,) or (B, T), before any reweighting
+        # rewards of the latest generation batch, (rollouts of all processes, reward functions)
+        self._rewards_per_func = None
         self._rule_credit = TrainerCredit(self, self.credit_rule) if self.credit_rule else None
+
+        # While a loss is computed: its batch, as TRL is to read it; the call that gave its
+        # log-probabilities, with what it gave; its advantages (B,) or (B, T) before reweighting.
+        self._loss_inputs = None
+        self._scored = None
+        self._credit = None
+
         self._meter = meter.CancellationMeter(self) if args.measure_cancellation else None
         self._record = StepRecord(self, args.record_tokens) if args.record_tokens else None
         for measure in filter(None, (self._meter, self._record)):
             self.add_callback(measure)
 
-    # -- rollouts: group labels and advantages
-    # ----------------------------------------------------------------
+    # -- rollouts: group labels and advantages -------------------------------------------------
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         self._rewards_per_func = super()._calculate_rewards(
@@ -131,24 +152,26 @@ class CancellationTrainer(GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)
         if not self.model.training:
             return output
-        columns, local = (
-            meter.reward_columns(self, self._rewards_per_func),
-            len(output["advantages"]),
-        )
-        mine = slice(
-            self.accelerator.process_index * local, (self.accelerator.process_index + 1) * local
-        )
+
+        # rewards and group labels of all processes; the batch has this process's
+        columns = meter.reward_columns(self, self._rewards_per_func)
+        local = len(output["advantages"])
+        first = self.accelerator.process_index * local
+        mine = slice(first, first + local)
         output |= {name: column[mine] for name, column in columns.items()}
+
+        # None where TRL's advantages stay
         advantages = self._global_advantages(columns["rewards"], columns["group_id"])
         if self._rule_credit:
-            # of the policy of now, as long as nothing has been trained
+            # nothing has been trained yet, so the old log-probabilities are those of now
             old = output.get("old_per_token_logps")
-            output["advantages"] = self._rule_credit.advantages(
-                output, **({} if old is None else {"logps": old})
-            )
+            known = {} if old is None else {"logps": old}
+            output["advantages"] = self._rule_credit.advantages(output, **known)
             advantages = self.accelerator.gather(meter.by_rollout(output).contiguous())
         elif advantages is not None:
             output["advantages"] = advantages[mine].to(output["advantages"].dtype)
+
+        # the table of completions that TRL logs has the advantages that train
         if advantages is not None:
             for _ in range(len(advantages)):
                 self._logs["advantages"].pop()
@@ -159,37 +182,35 @@ class CancellationTrainer(GRPOTrainer):
         """Advantages (B,) over every process if TRL's are to be replaced by a plain estimator's,
         else None.
         """
-        estimator, share = self.args.advantage_estimator, self.args.baseline_share
+        estimator = self.args.advantage_estimator
+        share = self.args.baseline_share
         if (estimator == "grpo" and share == 1) or self._rule_credit:
             return None
-        advantages, scored = torch.zeros_like(rewards), ~rewards.isnan()
+        scored = ~rewards.isnan()
+        advantages = torch.zeros_like(rewards)
         if share < 1:  # scale_rewards is "none"
             advantages[scored] = partial_baseline(rewards[scored], group_ids[scored], share)
         else:
             advantages[scored] = group_advantages(rewards[scored], group_ids[scored], estimator)
         return advantages
 
-    # -- batching: the composition of optimizer mini-batches
-    # --------------------------------------------------
+    # -- batching: the composition of optimizer mini-batches -----------------------------------
 
     def _prepare_inputs(self, generation_batch):
         training = self.model.training
-        fresh = training and (
-            self._step % (self.args.steps_per_generation * self.num_iterations) == 0
-            or self._buffered_inputs is None
-        )
-        if fresh and self.args.batching != "shuffled":
-            batch = grpo_trainer.split_pixel_values_by_grid(
-                self._generate_and_score_completions(generation_batch)
-            )
-            parts = grpo_trainer.split_tensor_dict(
-                self._arrange(batch), self.args.steps_per_generation
-            )
-            self._buffered_inputs = [
-                grpo_trainer.unsplit_pixel_values_by_grid(part) for part in parts
-            ]
-            inputs = self._buffered_inputs[0]
-        elif training and self.args.batching != "shuffled":
+        generate_every = self.args.steps_per_generation * self.num_iterations
+        due = self._step % generate_every == 0 or self._buffered_inputs is None
+        fresh = training and due
+        if training and self.args.batching != "shuffled":
+            # as TRL's own method, with our order in place of its shuffle
+            if fresh:
+                batch = self._generate_and_score_completions(generation_batch)
+                batch = grpo_trainer.split_pixel_values_by_grid(batch)
+                batch = self._arrange(batch)
+                parts = grpo_trainer.split_tensor_dict(batch, self.args.steps_per_generation)
+                self._buffered_inputs = [
+                    grpo_trainer.unsplit_pixel_values_by_grid(part) for part in parts
+                ]
             inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]
         else:
             inputs = super()._prepare_inputs(generation_batch)
@@ -203,15 +224,14 @@ class CancellationTrainer(GRPOTrainer):
         """
         batch = self._exchange(batch)
         # Its own generator: the order depends on the seed and the step alone, also after a resume.
-        generator = torch.Generator().manual_seed(
-            self.args.seed * 1_000_003 + self.state.global_step
-        )
+        seed = self.args.seed * 1_000_003 + self.state.global_step
+        optimizer_steps = self.args.steps_per_generation // self.args.gradient_accumulation_steps
         order = minibatch_order(
             self.args.batching,
             batch["group_id"].cpu(),
             meter.by_rollout(batch).cpu(),
-            self.args.steps_per_generation // self.args.gradient_accumulation_steps,
-            generator,
+            optimizer_steps,
+            torch.Generator().manual_seed(seed),
         )
         # Micro-batch k of all processes together is order[k]; this process takes its slice of each.
         shape = (
@@ -256,90 +276,91 @@ class CancellationTrainer(GRPOTrainer):
         """Log the residual of a group's advantages in an optimizer mini-batch: 0 = they cancel, 1 =
         one sign only.
         """
-        accum, residuals = self.args.gradient_accumulation_steps, []
+        accum = self.args.gradient_accumulation_steps
+        residuals = []
         for start in range(0, len(self._buffered_inputs), accum):
             window = self._buffered_inputs[start : start + accum]
-            advantages = self.accelerator.gather(
-                torch.cat([meter.by_rollout(part) for part in window])
-            )
+            advantages = torch.cat([meter.by_rollout(part) for part in window])
+            advantages = self.accelerator.gather(advantages)
             group_ids = self.accelerator.gather(torch.cat([part["group_id"] for part in window]))
-            if (signed := advantages != 0).any():
-                advantages, group_ids = advantages[signed], group_ids[signed]
-                residuals.append(
-                    cancellation_residual(torch.ones_like(advantages), advantages, group_ids).mean()
-                )
+            signed = advantages != 0
+            if not signed.any():
+                continue
+            equal = torch.ones_like(advantages[signed])
+            residual = cancellation_residual(equal, advantages[signed], group_ids[signed])
+            residuals.append(residual.mean())
         if residuals:
             self._log_cancellation("batch_residual", torch.stack(residuals).mean())
 
-    # -- loss: the surrogate's weights, and what is read from its graph
-    # -----------------------------------------
+    # -- loss: the surrogate's weights, and what is read from its graph ------------------------
 
     def _compute_loss(self, model, inputs):
-        reweighted, each_step = (
-            reweights(self.args, self.credit_rule),
-            self.credit_rule and self.credit_rule.each_step,
-        )
+        reweighted = reweights(self.args, self.credit_rule)
+        each_step = self.credit_rule is not None and self.credit_rule.each_step
         recorded = self._record is not None and self._record.due
         if not self.model.training or not (reweighted or each_step or self._meter or recorded):
             return super()._compute_loss(model, inputs)
-        level, self._loss_inputs, self._credit = (
-            self.importance_sampling_level,
-            dict(inputs),
-            inputs["advantages"],
-        )
+
+        level = self.importance_sampling_level
+        self._loss_inputs = dict(inputs)  # a copy, in which TRL reads what we write
+        self._credit = inputs["advantages"]
         try:
             loss = super()._compute_loss(model, self._loss_inputs)
             if loss.requires_grad:
                 self._measure(loss, model, inputs)
             return loss
         finally:
-            self._loss_inputs = self._scored = self._credit = None
+            self._loss_inputs = None
+            self._scored = None
+            self._credit = None
             self.importance_sampling_level = level
 
     def _measure(self, loss: torch.Tensor, model, inputs: dict) -> None:
         """Log the residual that the loss's own weights leave on a token that a group shares: 0 with
         equal weights.
         """
-        recorded, logged = (
-            self._record and self._record.due,
-            self._meter or reweights(self.args, self.credit_rule),
-        )
+        recorded = self._record is not None and self._record.due
+        logged = self._meter is not None or reweights(self.args, self.credit_rule)
         if not (recorded or logged):
             return
         call, outputs = self._scored
+        logps = outputs[0]  # (B, T), with the graph of this loss
         if self.beta:
-            loss = meter.unpenalized(
+            loss = meter.loss_without_kl(
                 GRPOTrainer._compute_loss, self, model, self._loss_inputs, outputs
             )
-        pushes = meter.token_pushes(loss, outputs[0])
+        pushes = meter.token_pushes(loss, logps)
         advantages = meter.by_token(self._credit).expand_as(pushes)
         if recorded:
             self._record.add(inputs, call, outputs, pushes, advantages)
         if not logged:
             return
-        group_ids, active = inputs["group_id"], meter.loss_mask(inputs).bool()
+
+        group_ids = inputs["group_id"]
+        active = meter.loss_mask(inputs).bool()
         pushing = active & (advantages != 0)
-        self._log_cancellation(
-            "clipped", (pushes[pushing] == 0).float().mean() if pushing.any() else 0.0
-        )
+        clipped = (pushes[pushing] == 0).float().mean() if pushing.any() else 0.0
+        self._log_cancellation("clipped", clipped)
         self._log_cancellation("weight_residual", meter.mean_residual(pushes, group_ids, pushing))
         shared = pushing & shared_places(inputs["completion_ids"], active, group_ids)
         self._log_cancellation("shared_residual", meter.mean_residual(pushes, group_ids, shared))
         if self._meter:
-            self._meter.add(model, outputs[0], pushes, advantages)
+            self._meter.add(model, logps, pushes, advantages)
 
     def _get_per_token_logps_and_entropies(
         self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **kwargs
     ):
-        plain = not self.args.trim_padding or any(
-            value is not None for key, value in kwargs.items() if "compute" not in key
-        )
-        score = super()._get_per_token_logps_and_entropies if plain else self._trimmed
+        # images come as keyword arguments, which are not cut
+        has_images = any(value is not None for key, value in kwargs.items() if "compute" not in key)
+        trim = self.args.trim_padding and not has_images
+        score = self._trimmed if trim else super()._get_per_token_logps_and_entropies
         outputs = score(
             model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **kwargs
         )
         if self._loss_inputs is not None:
-            self._scored = ((input_ids, attention_mask, logits_to_keep), kwargs), outputs
+            # TRL reads the advantages after this call: what is put there is what trains
+            call = ((input_ids, attention_mask, logits_to_keep), kwargs)
+            self._scored = call, outputs
             if self.credit_rule and self.credit_rule.each_step:
                 micro_batch = self._step % self.args.gradient_accumulation_steps + 1
                 known = {"logps": outputs[0].detach(), "entropies": outputs[1].detach()}
@@ -353,50 +374,63 @@ class CancellationTrainer(GRPOTrainer):
         """TRL's log-probabilities, entropies and auxiliary loss; of each chunk of rollouts, those
         of about one length together, without the columns that none of them uses.
         """
-        order, parts = attention_mask.sum(1).argsort(stable=True), []
-        for rows in order.split(batch_size or len(order)):
-            ids, mask = input_ids[rows], attention_mask[rows]
+        by_length = attention_mask.sum(1).argsort(stable=True)
+        chunks = []
+        for rows in by_length.split(batch_size or len(by_length)):
+            ids = input_ids[rows]
+            mask = attention_mask[rows]
             used = mask.any(dim=0).nonzero().squeeze(1)
+            # one column of the prompt and one of the completion stay in any case
             first_completion = ids.size(1) - logits_to_keep
-            kept = slice(
-                min(int(used[0]), first_completion - 1),
-                max(int(used[-1]) + 1, first_completion + 1),
-            )
-            cut = ids.size(1) - kept.stop
+            start = min(int(used[0]), first_completion - 1)
+            stop = max(int(used[-1]) + 1, first_completion + 1)
+            cut = ids.size(1) - stop
             scored = super()._get_per_token_logps_and_entropies(
-                model, ids[:, kept], mask[:, kept], logits_to_keep - cut, **kwargs
+                model, ids[:, start:stop], mask[:, start:stop], logits_to_keep - cut, **kwargs
             )
-            parts.append(
-                [None if x is None else F.pad(x, (0, cut)) if x.dim() else x for x in scored]
-            )
+            # (b, T) again; the auxiliary loss is a number
+            chunks.append([F.pad(x, (0, cut)) if x is not None and x.dim() else x for x in scored])
+
+        back = by_length.argsort()
         logps, entropies, aux = (
-            [x for x in column if x is not None] for column in zip(*parts, strict=True)
+            [x for x in column if x is not None] for column in zip(*chunks, strict=True)
         )
-        logps, entropies = (
-            torch.cat(x)[order.argsort()] if x else None for x in (logps, entropies)
+        return (
+            torch.cat(logps)[back] if logps else None,
+            torch.cat(entropies)[back] if entropies else None,
+            torch.stack(aux).mean() if aux else None,
         )
-        return logps, entropies, torch.stack(aux).mean() if aux else None
 
     @torch.no_grad()
     def _reweight(self, logps: torch.Tensor, inputs: dict) -> None:
         """Put `w * A` in the advantages' place, w by clipping (D3), a sequence ratio, or a group
         transform (D6, D7).
         """
-        args, level, advantages = self.args, self.importance_sampling_level, inputs["advantages"]
-        old = inputs.get("old_per_token_logps")  # without them those of now count as old, as in TRL
-        scored = (logps, logps if old is None else old, meter.loss_mask(inputs), advantages, level)
+        args = self.args
+        level = self.importance_sampling_level
+        advantages = inputs["advantages"]  # (B,) or (B, T)
+        mask = meter.loss_mask(inputs)
+        # without old log-probabilities those of now count as old, as in TRL
+        old = inputs.get("old_per_token_logps")
+        old = logps if old is None else old
+        clip = (self.epsilon_low, self.epsilon_high)
         clamp = args.group_transform is not None and args.transform_on == "clamped_ratios"
-        weights = ratio_weights(
-            *scored, (self.epsilon_low, self.epsilon_high), args.clipping, clamp
-        )
+        # (B, T)
+        weights = ratio_weights(logps, old, mask, advantages, level, clip, args.clipping, clamp)
         per_rollout = level == "sequence" and advantages.dim() == 1
+
         if self.use_vllm and self.vllm_importance_sampling_correction:
             correction = inputs["importance_sampling_ratio"]  # (B, T) or (B, 1)
-            weights, per_rollout = weights * correction, per_rollout and correction.size(1) == 1
+            weights = weights * correction
+            per_rollout = per_rollout and correction.size(1) == 1
             inputs["importance_sampling_ratio"] = torch.ones_like(correction)
+
         if args.group_transform:
-            batch = (advantages, inputs["group_id"], meter.loss_mask(inputs))
-            weights = transform_weights(weights, args.group_transform, *batch, per_rollout)
+            weights = transform_weights(
+                weights, args.group_transform, advantages, inputs["group_id"], mask, per_rollout
+            )
+
+        # without old log-probabilities TRL's own ratio is 1
         inputs["advantages"] = weights * meter.by_token(advantages)
         inputs.pop("old_per_token_logps", None)
         if not per_rollout:  # a sequence ratio would spread each token's weight over its rollout
