@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from workbook.probes.categories import CLASSES, categorized, token_classes
+from workbook.probes.categories import TOKEN_CLASSES, categorized, token_classes
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 
 SENTENCE = (
@@ -105,7 +105,7 @@ def test_true_classes_stay_unless_asked(policy, task):
     rollouts = sample_rollouts(policy, task, 2, 4, seed=0)
     assert categorized(rollouts) is rollouts
     ours = categorized(rollouts, overwrite=True)
-    assert set(ours.token_table()["category"]) <= set(CLASSES)
+    assert set(ours.token_table()["category"]) <= set(TOKEN_CLASSES)
     numbers = ours.token_table().query("token.str.fullmatch('[0-9]')")
     assert (numbers["category"] == "Math").all()
     with pytest.raises(ValueError, match="no token strings"):
@@ -132,7 +132,7 @@ def test_hostile_text_is_only_compared_and_quickly(text):
     categories = categorized(rollouts_of((tokens,), (text,))).categories
     assert time.process_time() - start < 2
     assert len(categories[0]) == len(tokens)
-    assert set(categories[0]) <= set(CLASSES)
+    assert set(categories[0]) <= set(TOKEN_CLASSES)
 
 
 def test_letters_that_are_not_latin_and_tokens_that_lie_are_other():

@@ -1,18 +1,16 @@
-"""Categories of tokens where no task knows them: Math, Template, Reasoning and other, read off the
-text (H6).
+"""Categories of tokens where no task knows them: Math, Template, Reasoning and other (H6).
 
-The paper groups tokens by NLTK's part-of-speech tags (arXiv 2605.08666, figure 4). Here each
-completion is cut into words, and a token gets the class of the word that it is a part of, so that
-all pieces of "therefore" are one class:
+The paper groups tokens by NLTK's part-of-speech tags (arXiv 2605.08666, figure 4). Tags need a
+tagger, and tokens are pieces of words. Here each completion is cut into words, and a token gets the
+class of the word that it is a part of, so that all pieces of "therefore" are of one class:
 
 - Math: numbers, in digits or in words; operators; LaTeX; a lone letter beside an operator
-- Template: function words (articles, prepositions, pronouns, auxiliaries), punctuation, space and
-line breaks,
-  Markdown, chat markup and special tokens
+- Template: function words (articles, prepositions, pronouns, auxiliaries), punctuation, spaces and
+  line breaks, Markdown, chat markup and special tokens
 - Reasoning: the remaining words (content verbs, nouns, adjectives, adverbs), and connectives such
-as "therefore"
-- other: what is none of these: emoji, letters that are not Latin, pieces of a character, tokens
-that can't be aligned
+  as "therefore"
+- other: none of these: emoji, letters that are not Latin, pieces of a character, tokens that can't
+  be aligned
 
 Lists of English function words decide, so that classes are the same on every machine. **[reading]**
 The paper's table of tags is not at hand: which tag belongs to which class is our reconstruction.
@@ -23,40 +21,45 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from workbook.messages import InvalidValue
 from workbook.rollouts.sample import Rollouts
 
-CLASSES = ("Math", "Template", "Reasoning", "other")
+TOKEN_CLASSES = ("Math", "Template", "Reasoning", "other")
 RESYNC = 16  # characters by which a token may be displaced in the text, beyond its own length
 
 
-def _words(text: str) -> frozenset[str]:
+def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-NUMBER_WORDS = _words(
-    """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-    seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million
-    billion half plus minus times"""
+NUMBER_WORDS = _word_set(
+    """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
+    fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy
+    eighty ninety hundred thousand million billion half plus minus times"""
 )
-CONNECTIVES = _words(
-    """therefore thus hence so because since then if otherwise however but although though whereas consequently
-    accordingly next first second third finally lastly now again instead also moreover"""
+# Reasoning, although some of them are function words, too
+CONNECTIVES = _word_set(
+    """therefore thus hence so because since then if otherwise however but although though whereas
+    consequently accordingly next first second third finally lastly now again instead also
+    moreover"""
 )
-FUNCTION_WORDS = _words(
-    """be am is are was were been being have has had having do does did done doing will would shall should can
-    could may might must let let's ain't isn't aren't wasn't weren't don't doesn't didn't won't can't cannot i'm
-    it's that's we're you're they're i've we've you've i'll we'll you'll
-    a an the this that these those some any each every either neither no all both such what which who whom whose
-    i you he she it we they me him her us them my your his its our their mine yours hers ours theirs myself
-    yourself himself herself itself ourselves themselves there here where when how why of in on at by for with
-    about against between into through during before after above below to from up down out off over under as
-    than per via within without upon among across along until while and or nor yet not only just very too more
-    most please yes ok okay oh well hi hello"""
+FUNCTION_WORDS = _word_set(
+    """be am is are was were been being have has had having do does did done doing will would shall
+    should can could may might must let let's ain't isn't aren't wasn't weren't don't
+    doesn't didn't won't can't cannot i'm it's that's we're you're they're i've we've you've
+    i'll we'll you'll a an the this that these those some any each every either neither no
+    all both such what which who whom whose i you he she it we they me him her us them my
+    your his its our their mine yours hers ours theirs myself yourself himself herself
+    itself ourselves themselves there here where when how why of in on at by for with about
+    against between into through during before after above below to from up down out off
+    over under as than per via within without upon among across along until while and or nor
+    yet not only just very too more most please yes ok okay oh well hi hello"""
 )
 
-WORDS = re.compile(
+# alternatives are tried in order, and together they match every character
+_PIECES = re.compile(
     r"""(?P<tag><\|[\w ]{1,40}\|>|</?[A-Za-z]\w{0,30}>|\[/?[A-Z]{2,12}\])
     |(?P<latex>\\[A-Za-z]+|\\[()\[\]{},;!\ ]|\$+)
     |(?P<number>\d+(?:[.,]\d+)*)
@@ -66,11 +69,11 @@ WORDS = re.compile(
     |(?P<rest>\s+|.)""",
     re.VERBOSE | re.DOTALL,
 )
-SPECIAL = re.compile(r"<[^<>\s]{1,40}>|\[[A-Z_]{2,20}\]")
+_SPECIAL_TOKEN = re.compile(r"<[^<>\s]{1,40}>|\[[A-Z_]{2,20}\]")
 
 
 def categorized(rollouts: Rollouts, overwrite: bool = False) -> Rollouts:
-    """The rollouts with a class of CLASSES for every completion token.
+    """The rollouts with a class of TOKEN_CLASSES for every completion token.
 
     overwrite: replace classes that the task knew (those of "chain" are true and stay by default).
     Raises ValueError for rollouts without token strings.
@@ -83,41 +86,46 @@ def categorized(rollouts: Rollouts, overwrite: bool = False) -> Rollouts:
             None,
             "token strings: sample the rollouts, or give Rollouts.from_batch a tokenizer",
         )
-    texts = rollouts.completions or tuple("".join(tokens) for tokens in rollouts.tokens)
-    classes = (
+    texts = rollouts.completions or ["".join(tokens) for tokens in rollouts.tokens]
+    classes = [
         token_classes(tokens, text) for tokens, text in zip(rollouts.tokens, texts, strict=True)
-    )
+    ]
     return replace(rollouts, categories=tuple(classes))
 
 
 def token_classes(tokens: tuple[str, ...], text: str) -> tuple[str, ...]:
-    """The class of each token: that of the word which holds most of its characters, the earlier one
-    of two.
+    """The class of each token: that of the word which holds most of its characters.
 
-    >>> token_classes(("There", "fore", " x", " =", " 1", "2", ".", "<|im_end|>"), "Therefore x = 12.")
+    Of two words that hold as many, the earlier one counts.
+
+    >>> tokens = ("There", "fore", " x", " =", " 1", "2", ".", "<|im_end|>")
+    >>> token_classes(tokens, "Therefore x = 12.")
     ('Reasoning', 'Reasoning', 'Math', 'Math', 'Math', 'Math', 'Template', 'Template')
     """
-    by_character = [None] * len(text)
-    for start, stop, kind in _word_classes(text):
-        by_character[start:stop] = [kind] * (stop - start)
+    class_of_character = []
+    for piece, name in _classified_pieces(text):
+        class_of_character += [name] * len(piece.text)
+
     classes = []
-    for token, place in zip(tokens, _places(tokens, text), strict=True):
-        if place is None:  # space and special tokens are no part of the text
-            is_markup = not token.strip() or SPECIAL.fullmatch(token.strip())
-            classes.append("Template" if is_markup else "other")
+    for token, start in zip(tokens, _token_starts(tokens, text), strict=True):
+        core = token.strip()
+        if start is not None:
+            candidates = class_of_character[start : start + len(core)]
+            # dict.fromkeys keeps the order, so that max takes the earlier of two
+            classes.append(max(dict.fromkeys(candidates), key=candidates.count))
+        elif not core or _SPECIAL_TOKEN.fullmatch(core):
+            classes.append("Template")
         else:
-            held = by_character[place : place + len(token.strip())]
-            classes.append(max(dict.fromkeys(held), key=held.count))
+            classes.append("other")
     return tuple(classes)
 
 
-def _places(tokens: tuple[str, ...], text: str) -> Iterator[int | None]:
-    """Start of each token's characters, without the space around them, in the text; None where they
-    do not stand.
+def _token_starts(tokens: tuple[str, ...], text: str) -> Iterator[int | None]:
+    """Start of each token's characters, without the space around them; None if the text lacks them.
 
     Tokens of some vocabularies carry the space before a word and those of others lose it when
-    decoded alone, and special tokens are left out of the text. So each is looked for from where the
-    last one ended, not far.
+    decoded alone, and special tokens are left out of the text. So each is searched for from the end
+    of the last one, not far.
     """
     cursor = 0
     for token in tokens:
@@ -132,47 +140,61 @@ def _places(tokens: tuple[str, ...], text: str) -> Iterator[int | None]:
             cursor = start + len(core)
 
 
-def _word_classes(text: str) -> Iterator[tuple[int, int, str]]:
-    """(start, stop, class) of every piece of the text, in order."""
-    pieces = [
-        (match.start(), match.end(), match.lastgroup, match.group())
-        for match in WORDS.finditer(text)
-    ]
-    solid = [piece for piece in pieces if not piece[3].isspace()]
-    around = [None, *solid, None]
-    beside = {piece[0]: (around[k], around[k + 2]) for k, piece in enumerate(solid)}
-    for start, stop, kind, piece in pieces:
-        yield start, stop, _piece_class(kind, piece, beside.get(start, ()))
+class _Piece(NamedTuple):
+    """A piece of a text: a word, a number, a sign; kind: the group of _PIECES that matched it."""
+
+    kind: str
+    text: str
 
 
-def _piece_class(kind: str, piece: str, beside: tuple) -> str:
-    """The class of one piece, given the pieces on either side."""
-    if kind == "word":
-        if len(piece) == 1 and any(
-            one and one[2] in ("operator", "maybe", "number") for one in beside
-        ):
-            return "Math"
-        plain = piece.lower().replace("’", "'")
-        if not plain[0].isascii() and not unicodedata.name(plain[0], "").startswith("LATIN"):
-            return "other"
-        if plain in NUMBER_WORDS:
-            return "Math"
-        return "Template" if plain in FUNCTION_WORDS and plain not in CONNECTIVES else "Reasoning"
-    # a hyphen or a bullet, or minus and times beside a number, LaTeX or a lone letter
-    if kind == "maybe":
-        terms = [
-            one[2] in ("number", "latex") or (len(one[3]) == 1 and one[3].isalpha())
-            for one in beside
-            if one
-        ]
-        return "Math" if any(terms) else "Template"
-    if kind in ("number", "operator", "latex"):
+def _classified_pieces(text: str) -> Iterator[tuple[_Piece, str]]:
+    """Every piece of the text, in order, with its class."""
+    pieces = [_Piece(match.lastgroup, match.group()) for match in _PIECES.finditer(text)]
+    solid = [piece for piece in pieces if not piece.text.isspace()]
+    k = 0
+    for piece in pieces:
+        if piece.text.isspace():
+            yield piece, "Template"
+            continue
+        # neighbours beyond the space between them
+        before = solid[k - 1 : k]
+        after = solid[k + 1 : k + 2]
+        yield piece, _piece_class(piece, before + after)
+        k += 1
+
+
+def _piece_class(piece: _Piece, neighbours: list[_Piece]) -> str:
+    """The class of one piece that is not space, given the pieces on either side."""
+    if piece.kind in ("number", "operator", "latex"):
         return "Math"
-    if (
-        kind == "tag"
-        or piece.isspace()
-        or unicodedata.category(piece)[0] == "P"
-        or piece in "`|~^_"
-    ):
+    if piece.kind == "tag":
         return "Template"
-    return "other"
+    if piece.kind == "word":
+        return _word_class(piece.text, neighbours)
+    # minus or times beside a term; else a hyphen or a bullet
+    if piece.kind == "maybe":
+        return "Math" if any(_is_term(one) for one in neighbours) else "Template"
+    is_punctuation = unicodedata.category(piece.text)[0] == "P" or piece.text in "`|~^_"
+    return "Template" if is_punctuation else "other"
+
+
+def _word_class(word: str, neighbours: list[_Piece]) -> str:
+    """The class of a word: of a lone letter beside an operator or a number Math, a variable."""
+    beside_math = any(one.kind in ("operator", "maybe", "number") for one in neighbours)
+    if len(word) == 1 and beside_math:
+        return "Math"
+    plain = word.lower().replace("’", "'")
+    is_latin = plain[0].isascii() or unicodedata.name(plain[0], "").startswith("LATIN")
+    if not is_latin:
+        return "other"
+    if plain in NUMBER_WORDS:
+        return "Math"
+    if plain in FUNCTION_WORDS and plain not in CONNECTIVES:
+        return "Template"
+    return "Reasoning"
+
+
+def _is_term(piece: _Piece) -> bool:
+    """Whether the piece is a number, LaTeX or a lone letter."""
+    is_letter = len(piece.text) == 1 and piece.text.isalpha()
+    return piece.kind in ("number", "latex") or is_letter

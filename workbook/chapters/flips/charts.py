@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.probes.blocks import DRAWS, Blocks, step_changes
-from workbook.probes.flips import COLUMNS, EPS, EPSILONS
+from workbook.probes.flips import EPS, EPSILONS, SIGN_COLUMNS
 from workbook.statistics import unit_curve
 from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.views.charts import curve_chart
@@ -159,7 +159,7 @@ def flips_chart(table: pd.DataFrame) -> alt.FacetChart:
     boosted = table[table["change"] == "boosted"]
     return titled(
         drawn.properties(width=170, height=alt.Step(30)).facet(
-            column=alt.Column("column:N", sort=list(COLUMNS), title=None)
+            column=alt.Column("column:N", sort=list(SIGN_COLUMNS), title=None)
         ),
         "What one step does to tokens, by backbone and by the sign of their rollout",
         "shares over prompts that have rollouts of both signs",
@@ -170,7 +170,9 @@ def flips_chart(table: pd.DataFrame) -> alt.FacetChart:
 def describe_flips(table: pd.DataFrame) -> str:
     """How far apart the two signs' shares are, by model: half the sum of |differences|."""
     wide = table.pivot_table("share", ["model", "change"], "column", sort=False)
-    apart = (wide[COLUMNS[0]] - wide[COLUMNS[1]]).abs().groupby("model", sort=False).sum() / 2
+    positive, negative = SIGN_COLUMNS[:2]
+    difference = (wide[positive] - wide[negative]).abs()
+    apart = difference.groupby("model", sort=False).sum() / 2
     return (
         "Distance of the two signs' shares:"
         f" {', '.join(f'{name} {size:.3f}' for name, size in apart.items())}."

@@ -50,8 +50,9 @@ def measure_flips(
     group_size=8,
     seed=0,
 ) -> dict[str, pd.DataFrame]:
-    """Shares of CHANGES after one real step that moves this policy's tokens by so many nats (rms):
-    {"table": ...}.
+    """Shares of CHANGE_CLASSES after one real step of this policy, by sign: {"table": ...}.
+
+    nats: root mean square movement of its tokens.
     """
     sampled = pushing_prompts(
         sample_rollouts(policy, task, prompts, group_size, seed, NEW_TOKENS), prompts
