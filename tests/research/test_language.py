@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from workbook.app import half_way
 from workbook.places import data_path
 from workbook.policies import load_policy, tuned
 from workbook.policies.load import Policy
@@ -23,7 +24,6 @@ from workbook.studies import Bench, load_measured, measure
 from workbook.studies.language import claims, study, training
 from workbook.studies.record import NotMeasured
 from workbook.studies.storage import read_manifest
-from workbook.studies.worlds import outcomes
 from workbook.tasks import get_task
 from workbook.tasks.sums import CLASSES, Sums
 
@@ -227,7 +227,7 @@ def test_rates_are_tuned_and_streams_trained(script, monkeypatch, tmp_path):
     for scale in (SUMS, RAMBLE):
         monkeypatch.setitem(training.SIZES, scale, training.SIZES[scale]._replace(**small))
     monkeypatch.setattr(training, "LADDER", (1e-3,))
-    monkeypatch.setattr(outcomes, "LEAST", -1.0)
+    monkeypatch.setattr(half_way, "LEAST", -1.0)
     with pytest.raises(NotMeasured, match="measure smollm2_rates"):
         measure("smollm2_training", SUMS, seeds=[0], folder=tmp_path)
     measure("smollm2_rates", SUMS, folder=tmp_path)
