@@ -16,7 +16,7 @@ from workbook.statistics import unit_curve
 from workbook.views import Explorer, LiveChart, browse, frozen
 from workbook.views.explorer import REFUSED, log_slider, menu, slider
 from workbook.views.live import rows, spec_over
-from workbook.views.style import hushed, png, typeset
+from workbook.views.style import hide_from_screen_readers, png, typeset
 
 
 def compute_line(slope: float = 1.0, points: int = 3, shape: str = "line") -> pd.DataFrame:
@@ -285,7 +285,7 @@ def test_sliders_show_numbers_as_code_does():
 def test_marks_that_show_no_column_are_hidden_from_screen_readers_and_others_are_not():
     line = {"mark": "rule", "encoding": {"x": {"datum": 0}}}
     bars = {"mark": "bar", "encoding": {"x": {"field": "a", "type": "quantitative"}}}
-    drawn = hushed(
+    drawn = hide_from_screen_readers(
         {
             "hconcat": [
                 {"layer": [bars, line]},

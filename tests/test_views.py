@@ -36,16 +36,17 @@ from workbook.views import (
     style,
     token_strip,
 )
+from workbook.views.charts import PART_NAMES, signal_noise_chart
 from workbook.views.live import vega_module
 from workbook.views.style import (
-    UNSEEN,
+    MAX_COLOR_SHIFT,
     bundle,
+    compress_png,
     diverging,
     finish,
     limit,
-    packed,
-    plain,
     png,
+    to_json_values,
     vegalite_version,
     visible,
 )
@@ -117,7 +118,7 @@ def test_each_chart_draws_and_says_what_it_shows(make):
     assert data[VEGA]["$schema"].endswith("v5.json")
     assert about["image/png"]["alt"] == spec["description"]
     assert about["image/png"]["width"] == style.WIDTH
-    svg = vl_convert.vegalite_to_svg(style.dressed(spec), vl_version=vegalite_version())
+    svg = vl_convert.vegalite_to_svg(style.apply_theme(spec), vl_version=vegalite_version())
     assert min(float(size) for size in re.findall(r'font-size="([\d.]+)px"', svg)) >= 12
     assert {"image/png", "text/plain"} <= set(data)
     json.dumps(data, allow_nan=False)
@@ -128,17 +129,29 @@ def test_no_chart_asks_for_letters_below_12_pixels():
     assert min(int(size) for size in re.findall(r'ontSize"?[=:] ?(\d+)', source)) >= 12
 
 
-def test_panels_are_as_wide_as_the_text_and_a_readers_own_chart_as_wide_as_asked():
+def test_panels_keep_their_widths_and_a_readers_own_chart_is_as_wide_as_asked():
     part = learning_curve(curve(5)).properties(title="", width=200)
-    several = [part | part | part, part & (part | part), part.facet(column="step:N")]
-    for chart in [
-        *(chart.properties(description="Panels.") for chart in several),
-        learning_curve(curve(5)) & part,
-    ]:
-        _, about = bundle(chart.to_dict())
-        assert about["image/png"]["width"] == pytest.approx(style.WIDTH, abs=3)
+    joined = (part | part).properties(description="Panels.").to_dict()
+    themed = style.apply_theme(joined)
+    assert [panel["width"] for panel in themed["hconcat"]] == [200, 200]
+    assert themed["description"] == "Panels."
+    by_parts = style.apply_theme((part & part).to_dict())
+    assert by_parts["description"] == " ".join(2 * [part.to_dict()["description"]])
     own = alt.Chart(curve(5)).mark_line().encode(x="step:Q", y="reward:Q").properties(width=200)
     assert 200 < bundle(own.to_dict())[1]["image/png"]["width"] < 300
+
+
+def test_bars_of_several_panels_fit_into_the_text():
+    rows = [
+        (panel, category, part, order, 0.2, 1.0)
+        for panel in ("before training", "after training")
+        for category in ("all", "sequence ratio, clip 0.03")
+        for order, part in enumerate(PART_NAMES.values())
+    ]
+    columns = ["panel", "category", "part", "order", "share", "size"]
+    chart = signal_noise_chart(pd.DataFrame(rows, columns=columns))
+    _, about = bundle(chart.to_dict())
+    assert 0.9 * style.WIDTH <= about["image/png"]["width"] <= 1.02 * style.WIDTH
 
 
 def test_figures_are_numbered_in_the_order_of_drawing_and_keep_their_number(monkeypatch):
@@ -278,7 +291,7 @@ def test_characters_that_no_svg_holds_are_drawn_as_others(place):
         data, about = bundle(spec)
         assert "image/png" in data
         json.dumps([data, about], ensure_ascii=False, allow_nan=False).encode()
-    assert plain(one_text("\0"))["data"]["values"][0]["t"] == "␀"
+    assert to_json_values(one_text("\0"))["data"]["values"][0]["t"] == "␀"
     chart = (
         alt.Chart(pd.DataFrame({"token": pd.Series(["a\0", "\ud800"], dtype=object)}))
         .mark_bar()
@@ -346,9 +359,9 @@ def test_a_picture_is_halved_only_where_nobody_sees_it():
     many = Image.effect_noise((64, 64), 100).convert("RGB")
     many.putdata([(x * 4, y * 4, (x * y) % 256) for x in range(64) for y in range(64)])
     for image, mode in ((few, "P"), (many, "RGB")):
-        written = Image.open(io.BytesIO(packed(image)))
+        written = Image.open(io.BytesIO(compress_png(image)))
         extrema = ImageChops.difference(written.convert("RGB"), image).getextrema()
-        assert (written.mode, max(high for _, high in extrema) <= UNSEEN) == (mode, True)
+        assert (written.mode, max(high for _, high in extrema) <= MAX_COLOR_SHIFT) == (mode, True)
 
 
 def test_a_folded_table_is_closed_counted_and_escaped():

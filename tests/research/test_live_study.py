@@ -14,7 +14,6 @@ from IPython.utils.capture import capture_output
 from workbook.messages import Stopped, progress, reporting, show_partial
 from workbook.views.explorer import menu, slider
 from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables
-from workbook.views.style import WIDTH
 
 START = pd.DataFrame({"x": [0.0], "y": [0.0]})
 
@@ -71,16 +70,6 @@ def test_one_that_runs_is_on_the_page_before_it_is_done_and_its_picture_is_of_th
     assert study.drawn == {"steps": 3}
     assert first != last
     study.close()
-
-
-def test_panels_that_began_empty_are_as_wide_as_the_text_after_a_run():
-    def panels(table):
-        one = dots(table).properties(width=200)
-        return (one | one).properties(description="Two panels.")
-
-    study = LiveStudy(lambda: {"table": START.assign(y=1e9)}, panels, {}, {"table": START.head(0)})
-    study.run().wait()
-    assert study.chart.picture()[1]["image/png"]["width"] == pytest.approx(WIDTH, abs=3)
 
 
 def test_stop_ends_it_between_two_items_and_the_chart_goes_back_to_what_was_whole():

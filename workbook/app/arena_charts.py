@@ -82,7 +82,7 @@ def arena_chart(table: pd.DataFrame):
             }
             look |= {
                 "shown": ["units", "censored"],
-                "width": 150 if ratio else 190,
+                "width": 112 if ratio else 142,
                 "height": ROW * len(names),
             }
             charts.append(forest(part.dropna(subset="mean"), y, x, title=f"world {world}", **look))

@@ -18,7 +18,7 @@ from workbook.places import runs_folder
 from workbook.statistics import t_interval
 from workbook.training.config import RunConfig
 from workbook.views.figures import forest, rule
-from workbook.views.style import NEUTRAL, SERIES, finish, titled
+from workbook.views.style import NEUTRAL, SERIES, WIDTH, finish, label_width, titled
 
 OUTCOMES = {
     "area": "mean sampled reward over the run",
@@ -125,7 +125,9 @@ def comparison_chart(
     curves: of `run_tables`.  pairs, effects: of `compare_settings`.  outcome: what the differences
     are of.
     """
-    above, settings = curves_chart(curves), list(dict.fromkeys(curves["setting"]))
+    settings = list(dict.fromkeys(curves["setting"]))
+    # labels of the axis stand beside the one, names of settings beside the other
+    above = curves_chart(curves).properties(width=WIDTH - 55)
     color = alt.Color("setting:N", scale=alt.Scale(domain=settings, range=SERIES), legend=None)
     y = alt.Y("setting:N", sort=settings, title=None).axis(labelLimit=300)
     ticks = (
@@ -150,6 +152,7 @@ def comparison_chart(
                     tooltip=["setting:N", "seed:N", alt.Tooltip("difference:Q", format="+.3f")]
                 )
             ],
+            width=WIDTH - 20 - min(label_width(settings), 300),
             height=alt.Step(46),
         ),
         f"Difference from {baseline}, paired by seed",

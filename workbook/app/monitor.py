@@ -289,7 +289,7 @@ def completions_html(samples: pd.DataFrame) -> str:
 MAX_POINTS = 300  # of one curve
 RESIDUALS = ("cancellation/weight_residual", "cancellation/batch_residual")
 # widths: of a small panel, between two, and of an axis with its labels
-SMALL, GAP, AXIS = 204, 14, 44
+SMALL, GAP, AXIS = 171, 14, 44
 
 
 class Panel(NamedTuple):

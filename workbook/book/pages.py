@@ -29,7 +29,7 @@ from workbook.colab import repository
 from workbook.places import data_path
 from workbook.views import heatmap
 from workbook.views.explorer import frozen
-from workbook.views.style import FIGURE, entitled, vegalite_version
+from workbook.views.style import FIGURE_NUMBER, prefix_title, vegalite_version
 
 TITLE = "Token-gradient cancellation: a workbook"
 STATIC = Path(__file__).with_name("static")
@@ -189,7 +189,7 @@ def _as_html(output: dict, pictures: Path, explorer=None) -> None:
                 r'(href="[\w-]+)\.ipynb"', r'\1.html"', "".join(data["text/html"])
             )
         return
-    number = FIGURE.match(about.get("alt", ""))
+    number = FIGURE_NUMBER.match(about.get("alt", ""))
     size = "".join(f' {name}="{about[name]}"' for name in ("width", "height") if name in about)
     png = b64decode("".join(data["image/png"]))
     name = f"{hashlib.sha256(png).hexdigest()[:16]}.png"
@@ -224,7 +224,7 @@ def _frozen(explorer, number: re.Match | None) -> dict:
         explorer, **{key: values(explorer.controls[key]) for key in list(explorer.controls)[:2]}
     )
     explorer.close()
-    return entitled(spec, number[0]) if number else spec
+    return prefix_title(spec, number[0]) if number else spec
 
 
 def _index(notebooks: dict, lists: dict, source: Path) -> str:

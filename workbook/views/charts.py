@@ -27,7 +27,15 @@ from IPython.display import display
 from workbook.messages import InvalidValue
 from workbook.views.figures import forest, rule
 from workbook.views.figures import series as lines_over
-from workbook.views.style import NEUTRAL, WIDTH, describe_rows, require, titled, typeset
+from workbook.views.style import (
+    NEUTRAL,
+    WIDTH,
+    describe_rows,
+    label_width,
+    require,
+    titled,
+    typeset,
+)
 
 
 def reward_before_after(summary: pd.DataFrame, interval: str = "95 % interval") -> alt.LayerChart:
@@ -288,12 +296,13 @@ def signal_noise_chart(
         )
         where += "; right: rms change of a token, largest = 1"
     height = alt.Step(34 if len(table) <= MANY_ROWS else 25)
-    chart, names = (
-        alt.layer(*layers, data=table).properties(width=WIDTH, height=height),
-        ["category"],
-    )
+    chart = alt.layer(*layers, data=table).properties(height=height)
+    names = ["category"]
     if "panel" in table:
         names = ["panel", "category"]
+        # beside a bar stand the name of its class and, with size, a number
+        beside = label_width(named) + (45 if "size" in table else 15)
+        chart = chart.properties(width=WIDTH - beside)
         look = {
             "labelAngle": 0,
             "labelOrient": "top",

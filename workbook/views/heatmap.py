@@ -22,11 +22,11 @@ from workbook.messages import InvalidValue, Stopped, reporting
 from workbook.rollouts import token_biography
 from workbook.views.live import HERE, PageWidget, show
 from workbook.views.style import (
-    dressed,
-    entitled,
+    apply_theme,
     figure_number,
     limit,
     picture,
+    prefix_title,
     printable,
     require,
     visible,
@@ -201,8 +201,9 @@ class TokenHeatmap(PageWidget):
         scale = scale_of(column, *others) if others else None
         rows = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:PICTURE_ROLLOUTS])]
         return picture(
-            entitled(
-                dressed(token_strip(rows, column, self.group, scale=scale).to_dict()), self._number
+            prefix_title(
+                apply_theme(token_strip(rows, column, self.group, scale=scale).to_dict()),
+                self._number,
             )
         )
 

@@ -26,12 +26,12 @@ from IPython.display import DisplayHandle
 
 from workbook.places import cache_folder
 from workbook.views.style import (
-    dressed,
-    hushed,
+    apply_theme,
+    hide_from_screen_readers,
     numbered,
     picture,
-    plain,
     printable_table,
+    to_json_values,
     to_spec,
     vegalite_version,
 )
@@ -135,7 +135,7 @@ def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:
 
     alt.data_transformers.register("workbook-named", named)
     with alt.data_transformers.enable("workbook-named"):
-        return hushed(plain(chart(**tables).to_dict()))
+        return hide_from_screen_readers(to_json_values(chart(**tables).to_dict()))
 
 
 def close(widget: ipywidgets.Widget) -> None:
@@ -171,7 +171,7 @@ class LiveChart(PageWidget):
         spec = spec_over(chart, tables) if tables else to_spec(chart)
         data = spec.pop("datasets", {})  # even beside named tables: a rule at a datum has its own
         data |= {name: rows(table) for name, table in tables.items()}
-        super().__init__(spec=dressed(spec, data), data=data)
+        super().__init__(spec=apply_theme(spec), data=data)
         self._chart, self._tables, self._about = chart, tables, self.spec.get("description", "")
 
     def push(self, **tables: pd.DataFrame) -> None:
@@ -187,10 +187,6 @@ class LiveChart(PageWidget):
             number = self.spec["description"].removesuffix(self._about)
             self._about = spec_over(self._chart, self._tables).get("description", self._about)
             self.spec = self.spec | {"description": number + self._about}
-
-    def fit(self) -> None:
-        """Make it as wide as the text with the rows that it shows now; as it is where it is so."""
-        self.spec = dressed(self.spec, self.data)
 
     def on_click(self, callback: Callable[[dict], None]) -> None:
         """Call `callback` with the row of a point that is clicked."""

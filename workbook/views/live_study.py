@@ -148,7 +148,6 @@ class LiveStudy(Shell):
             with reporting(self._report, self._draw):
                 tables = self.compute(*self.variables.values(), **settings)
             self._draw(**tables)
-            self.chart.fit()
             self.drawn, self.bar.value = settings, 1.0
             self.sentence.value = notice(typeset(self._describe(**self.tables)))
             self.line.value = notice("Done.")

@@ -1,10 +1,12 @@
-"""What all charts share: one palette, titles, descriptions, texts made visible, and a renderer for
-every page.
+"""What all charts share: palette, titles, descriptions, visible texts, and the renderer.
 
-The renderer's output is live in JupyterLab and a picture everywhere else, offline and untrusted:
-one bundle per chart of a Vega-Lite 5 entry (the newest type JupyterLab draws itself; Altair's own
-v6 type is refused), a PNG for code hosts and rendered pages, and the description as text. On Colab,
-HTML is the live entry.
+The renderer's output is live in JupyterLab and a picture everywhere else, offline and untrusted.
+Each chart is one bundle of three entries: a Vega-Lite 5 spec (the newest type that JupyterLab draws
+itself; it refuses Altair's own v6 type), a PNG for code hosts and rendered pages, and the
+description as text. On Colab, HTML is the live entry.
+
+A single chart is as wide as the text of a page, its labels and legends included. Of charts that
+were joined, each panel says its own width, such that the row fits into `WIDTH`.
 """
 
 import base64
@@ -27,22 +29,26 @@ from IPython import get_ipython
 from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_object_dtype
 from PIL import Image, ImageChops
 
-# of a sign and nothing else: blue up, orange down
-POSITIVE, NEGATIVE, NEUTRAL = "#2f78b3", "#c5690d", "#6b6b6b"
-# petrol, brown, orchid, sage, violet, green: what is no sign (models, rules, optimizers, classes);
-# the last two mean noise and signal elsewhere. Each has 3:1 against a white and a dark page; any
-# two stay apart in three kinds of colour vision (tests/test_explained.py)
+# colours of a sign and of nothing else: blue is up, orange is down
+POSITIVE = "#2f78b3"
+NEGATIVE = "#c5690d"
+NEUTRAL = "#6b6b6b"
+# Petrol, brown, orchid, sage, violet, green, for what has no sign: models, rules, optimizers,
+# classes. The last two mean noise and signal elsewhere. Each has a contrast of 3:1 against a white
+# and a dark page; any two stay apart in three kinds of colour vision (tests/test_explained.py).
 SERIES = ["#0c728a", "#935147", "#ba71cb", "#6f937f", "#7154ce", "#34a409"]
-ACCENT = SERIES[0]  # of a single series
+# the colour of a single series
+ACCENT = SERIES[0]
 # dark on a light page, light on a dark one
 ERROR_COLOR = "color-mix(in srgb, #c84a00 70%, currentcolor)"
-PANEL = 300  # pixels, as Vega-Lite draws a chart without a width
-WIDTH = 700  # pixels of a page's text: so wide is every chart, with its labels and legends
-FIT = {"type": "fit-x", "contains": "padding", "resize": True}
-LINES = {"text": 98, "subtitle": 124}  # characters of a title that WIDTH holds
-# a page's dark theme colours the parts of a chart that say no colour of their own; ours are drawn
-# for white, and CSS turns the whole over on a dark page (shared.css, book.css)
-LOOK = {
+# pixels of a page's text: a single chart is that wide, with its labels and legends
+WIDTH = 700
+_FIT_WIDTH = {"type": "fit-x", "contains": "padding", "resize": True}
+# characters of a title's lines that WIDTH holds
+_TITLE_CHARACTERS = {"text": 98, "subtitle": 124}
+# A page's dark theme colours the parts of a chart that name no colour of their own. Ours are drawn
+# for white, and CSS inverts the whole picture on a dark page (shared.css, book.css).
+_THEME = {
     "background": "white",
     "view": {"stroke": "#ddd"},
     "title": {"color": "black", "subtitleColor": NEUTRAL},
@@ -53,21 +59,24 @@ LOOK = {
     "text": {"fontSize": 12},
     "axis": {"domainColor": "#888", "gridColor": "#ddd", "tickColor": "#888"},
 }
-# in no XML, so in no SVG
-UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-SIGNED_ZERO = re.compile(r"(?<![\w.])[-+−](?=0(?:\.0+)?(?!\.?\d|e))")
-MINUS = re.compile(r"(?<![\w.,)\]-])-(?=\.?\d)")
-HALVES = re.compile("[\ud800-\udfff]")  # of a character beyond 16 bits, in Python and JSON alone
+# characters that XML, and so SVG, cannot hold
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+# halves of a character beyond 16 bits: Python and JSON know them, nothing else does
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+_SIGNED_ZERO = re.compile(r"(?<![\w.])[-+−](?=0(?:\.0+)?(?!\.?\d|e))")
+_ASCII_MINUS = re.compile(r"(?<![\w.,)\]-])-(?=\.?\d)")
 
 
 def limit(values) -> float:
-    """m of the symmetric domain [-m, m]: the 98th percentile of |x| (some outliers may saturate), 1
-    where all is 0.
+    """m of the symmetric domain [-m, m]: the 98th percentile of |x|, so that outliers saturate.
+
+    Where that percentile is 0 it is the largest |x|, and 1 where all values are 0.
     """
-    finite = np.abs(np.asarray(values, dtype=float))
-    finite = finite[np.isfinite(finite)]
-    m = float(np.percentile(finite, 98)) if finite.size else 0.0
-    return m or float(finite.max(initial=0.0)) or 1.0
+    sizes = np.abs(np.asarray(values, dtype=float))
+    sizes = sizes[np.isfinite(sizes)]
+    percentile = float(np.percentile(sizes, 98)) if sizes.size else 0.0
+    largest = float(sizes.max(initial=0.0))
+    return percentile or largest or 1.0
 
 
 def diverging(m: float) -> alt.Scale:
@@ -77,7 +86,8 @@ def diverging(m: float) -> alt.Scale:
 
 def require(frame, columns, chart: str) -> None:
     """Raise a ValueError naming the columns that `frame` lacks."""
-    if missing := [column for column in columns if column not in frame]:
+    missing = [column for column in columns if column not in frame]
+    if missing:
         raise ValueError(
             f"{chart} needs the column(s) {', '.join(missing)}; the table has"
             f" {', '.join(frame.columns)}."
@@ -85,9 +95,7 @@ def require(frame, columns, chart: str) -> None:
 
 
 def titled(chart, title: str, subtitle: str, description: str):
-    """Give a chart, or several that were joined, its title and the description that screen readers
-    show.
-    """
+    """Give a chart, or charts that were joined, a title and a description for screen readers."""
     heading = alt.TitleParams(title, subtitle=subtitle, anchor="start", subtitleColor=NEUTRAL)
     return chart.properties(title=heading, description=f"{title}. {description}")
 
@@ -97,21 +105,24 @@ def finish(chart, title: str, subtitle: str, description: str, height: int | alt
     return titled(chart.properties(height=height), title, subtitle, description)
 
 
+def label_width(names) -> int:
+    """About how many pixels the names of rows take beside a panel."""
+    return round(6.2 * max(len(str(name)) for name in names))
+
+
 def panel_title(text: str) -> alt.TitleParams:
     """The title of one panel of several."""
     return alt.TitleParams(text, anchor="start", fontSize=12)
 
 
 def tooltips(table: pd.DataFrame, *columns: str | None, form: str = ".3g") -> list[alt.Tooltip]:
-    """Tooltips of columns, each once and those that are None left out; numbers with fractions in
-    the format `form`.
-    """
+    """Tooltips of columns, each once, None left out; fractions in the format `form`."""
     hints = []
     for column in filter(None, dict.fromkeys(columns)):
         kind = table[column].dtype
-        number = is_numeric_dtype(kind) and not is_bool_dtype(kind)
-        look = {"format": form} if number and kind.kind == "f" else {}
-        hints.append(alt.Tooltip(f"{column}:{'Q' if number else 'N'}", **look))
+        is_number = is_numeric_dtype(kind) and not is_bool_dtype(kind)
+        format = {"format": form} if is_number and kind.kind == "f" else {}
+        hints.append(alt.Tooltip(f"{column}:{'Q' if is_number else 'N'}", **format))
     return hints
 
 
@@ -122,71 +133,82 @@ def describe_rows(
     form: str = ".3g",
     interval: bool = False,
 ):
-    """A table's estimates as a text, "name, name: mean (low to high); ...", for screen readers and
-    consoles.
+    """A table's estimates as a text for screen readers and consoles.
+
+    Each row reads "name, name: mean (low to high)"; the interval where it is asked for and known.
     """
-    rows = []
+    texts = []
     for row in table.to_dict("records"):
-        known = interval and np.isfinite([row["low"], row["high"]]).all()
-        ends = f" ({row['low']:{form}} to {row['high']:{form}})" if known else ""
-        rows.append(
-            f"{', '.join(str(row[column]) for column in columns)}: {row[value]:{form}}{ends}"
-        )
-    return "; ".join(rows)
+        names = ", ".join(str(row[column]) for column in columns)
+        text = f"{names}: {row[value]:{form}}"
+        if interval and np.isfinite([row["low"], row["high"]]).all():
+            text += f" ({row['low']:{form}} to {row['high']:{form}})"
+        texts.append(text)
+    return "; ".join(texts)
 
 
 def visible(token: str, longest: int = 12, space: str = "·") -> str:
-    """A token's text with nothing hidden: spaces as a dot, newlines as an arrow, control and
-    direction marks by number.
+    """A token's text with nothing hidden: spaces as dots, line ends as arrows, marks by number.
 
     >>> visible(" the"), visible("a\\n"), visible("\\u202eevil")
     ('·the', 'a⏎', '\\\\u202eevil')
     """
-    named = {" ": space, "\n": "⏎", "\t": "⇥"}
-    text = "".join(
-        named.get(c) or (f"\\u{ord(c):04x}" if unicodedata.category(c)[0] in "CZ" else c)
-        for c in str(token)
-    )
+    pictures = {" ": space, "\n": "⏎", "\t": "⇥"}
+
+    def shown(character: str) -> str:
+        if character in pictures:
+            return pictures[character]
+        # control characters, direction marks, and spaces of other widths
+        if unicodedata.category(character)[0] in "CZ":
+            return f"\\u{ord(character):04x}"
+        return character
+
+    text = "".join(map(shown, str(token)))
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def printable(text) -> str:
-    """Text that charts, pages and messages can carry: a control character as its picture, what is
-    no character as �.
+    """Text that charts, pages and messages can carry.
+
+    A control character becomes its picture, and what is no character becomes �.
 
     >>> printable("a\\x00b\\x1b[31m\\ud800")
     'a␀b␛[31m�'
     """
-    return UNPRINTABLE.sub(lambda c: chr(0x2400 + ord(c[0])) if c[0] < " " else "�", str(text))
+
+    def picture_of(match: re.Match) -> str:
+        character = match[0]
+        return chr(0x2400 + ord(character)) if character < " " else "�"
+
+    return _UNPRINTABLE.sub(picture_of, str(text))
 
 
 def printable_table(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with `printable` column names; with `printable` texts, too, if one holds half a
-    character.
+    """The table with `printable` column names, and `printable` texts where one is half a character.
 
-    Pandas keeps such a text in a column of objects and then fails at whatever is done with the
-    column.
+    Pandas keeps such a text in a column of objects and then fails at whatever is done with it.
     """
     table = table.set_axis([printable(name) for name in table], axis=1)
-    whole = {}
+    repaired = {}
     for name, kind in table.dtypes.items():
-        if is_object_dtype(kind) and any(
-            isinstance(value, str) and HALVES.search(value) for value in table[name]
-        ):
-            whole[name] = [
+        if is_object_dtype(kind) and any(map(_has_half_character, table[name])):
+            repaired[name] = [
                 printable(value) if isinstance(value, str) else value for value in table[name]
             ]
-    return table.assign(**whole) if whole else table
+    return table.assign(**repaired) if repaired else table
+
+
+def _has_half_character(value) -> bool:
+    return isinstance(value, str) and _HALF_CHARACTER.search(value) is not None
 
 
 def typeset(text: str) -> str:
-    """A sentence's numbers as charts write them: a true minus, and no sign of what is rounded to
-    zero.
+    """A sentence's numbers as charts write them: a true minus, and no sign before a rounded zero.
 
     >>> typeset("from -0.5 to -0.00, in 2-step and 1e-5")
     'from −0.5 to 0.00, in 2-step and 1e-5'
     """
-    return MINUS.sub("−", SIGNED_ZERO.sub("", text))
+    return _ASCII_MINUS.sub("−", _SIGNED_ZERO.sub("", text))
 
 
 def escape(text) -> str:
@@ -195,253 +217,246 @@ def escape(text) -> str:
 
 
 def notice(*sentences: str, error: bool = False, announced: bool = True) -> str:
-    """HTML of a line of status, a sentence below the other; "" where none says anything.
+    """HTML of a status line, one sentence below the other; "" where none says anything.
 
     error: in red.  announced: whether screen readers read it out when it changes.
     """
-    style = (
-        f"line-height: 1.4; overflow-wrap: anywhere; color: {ERROR_COLOR if error else 'inherit'}"
-    )
     text = "<br>".join(map(escape, sentences))
+    if not text:
+        return ""
+    color = ERROR_COLOR if error else "inherit"
+    style = f"line-height: 1.4; overflow-wrap: anywhere; color: {color}"
     role = ' role="status"' if announced else ""
-    return f'<div{role} style="{style}">{text}</div>' if text else ""
+    return f'<div{role} style="{style}">{text}</div>'
 
 
-SCALE = 2  # pixels of a picture per pixel of the page
-UNSEEN = 16  # of 255, by which a colour may change at the soft edge of a line or letter
-V5_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
-PARTS = ("layer", "concat", "hconcat", "vconcat")
+# --- a spec, from Altair's values to what is drawn
+
+
+# pixels of a picture per pixel of the page
+_PIXEL_RATIO = 2
+# of 255, by which a colour may change at the soft edge of a line or letter
+MAX_COLOR_SHIFT = 16
+_V5_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+_JOINED = ("concat", "hconcat", "vconcat")
+_PARTS = ("layer", *_JOINED)
 
 
 @cache
 def vegalite_version() -> str:
-    """The Vega-Lite version to draw with: Altair's own, else the newest of that major version that
-    vl-convert has.
+    """The Vega-Lite version to draw with: Altair's own, if vl-convert has it.
+
+    Else the newest of the same major version that vl-convert has.
     """
     wanted = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
     known = vl_convert.get_vegalite_versions()
-    return (
-        wanted
-        if wanted in known
-        else [one for one in known if one.split(".")[0] == wanted.split(".")[0]][-1]
-    )
+    if wanted in known:
+        return wanted
+    major = wanted.split(".")[0]
+    return [version for version in known if version.split(".")[0] == major][-1]
 
 
-def plain(value):
-    """A spec, or rows, as JSON values: texts `printable`, numbers of NumPy as Python's, NaN and
-    infinities as None.
+def to_json_values(value):
+    """A spec, or rows, as JSON values: `printable` texts, Python's numbers, None for NaN.
 
     vl-convert ends its process, here the kernel, for a control character in a drawn text.
     """
     if isinstance(value, dict):
-        return {printable(key): plain(part) for key, part in value.items()}
+        return {printable(key): to_json_values(part) for key, part in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
+        return to_json_values(value.tolist())
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(part) for part in value]
+        return [to_json_values(part) for part in value]
     if isinstance(value, float):
         return value if np.isfinite(value) else None
     if isinstance(value, int):
-        return value if abs(value) < 2**63 else float(value) if abs(value) < 10**300 else None
+        return _to_json_integer(value)
     return None if value is None else printable(value)
 
 
-def hushed(spec: dict, shows: bool = False) -> dict:
-    """The spec with marks that show no column, such as a line at zero, left out of what screen
-    readers are told.
+def _to_json_integer(value: int) -> int | float | None:
+    if abs(value) < 2**63:
+        return value
+    # beyond 64 bits as a float, beyond a float as unknown
+    return float(value) if abs(value) < 10**300 else None
+
+
+def hide_from_screen_readers(spec: dict, shows: bool = False) -> dict:
+    """The spec with marks that show no column, such as a line at zero, hidden from screen readers.
 
     Vega has no name for them.  shows: whether what is around the spec shows a column already.
     """
     channels = [one for one in spec.get("encoding", {}).values() if isinstance(one, dict)]
     shows = shows or any("field" in one or "aggregate" in one for one in channels)
-    inner = {part: [hushed(one, shows) for one in spec[part]] for part in PARTS if part in spec}
-    if isinstance(spec.get("spec"), dict):  # of a facet
-        inner["spec"] = hushed(spec["spec"], shows)
-    if "mark" in spec and not shows:
-        mark = spec["mark"] if isinstance(spec["mark"], dict) else {"type": spec["mark"]}
-        inner["mark"] = mark | {"aria": False}
-    return spec | inner
-
-
-def dressed(spec: dict, data: dict | None = None) -> dict:
-    """A spec in the house's look, as wide as the text if it has a description; data: of tables that
-    travel apart.
-
-    Charts that were joined are described by their parts.
-    """
-    spec = {**spec, "config": LOOK | spec.get("config", {})}
-    inner = spec.get("vconcat", spec.get("hconcat", []))
-    if joined := [part["description"] for part in inner if "description" in part]:
-        spec = {"description": " ".join(joined), **spec}
-    if "description" not in spec:  # a reader's own, of the width that it was given
-        return spec
-    if isinstance(title := spec.get("title"), dict):
-        long = {
-            part: title[part] for part, most in LINES.items() if len(title.get(part, "")) > most
-        }
-        spec["title"] = title | {
-            part: textwrap.wrap(text, LINES[part]) for part, text in long.items()
-        }
-    if not {*PARTS[1:], "facet"} & spec.keys():
-        return spec | {"width": WIDTH, "autosize": FIT}
-    untitled = {name: part for name, part in spec.items() if name != "title"} | (
-        {"datasets": data} if data else {}
-    )
-
-    def drawn(scale: float) -> float:
-        svg = vl_convert.vegalite_to_svg(_widened(untitled, scale), vl_version=vegalite_version())
-        return float(re.search(r'width="([\d.]+)"', svg)[1])
-
-    # of the panels' widths: on a straight line, but where a label is wider than its panel
-    scale, other = 1.0, 1.25
-    try:
-        at = drawn(scale)
-        beside = at if abs(at - WIDTH) <= 2 else drawn(other)
-        for _ in range(6):  # the secant's way to WIDTH
-            if abs(at - WIDTH) > 2 and at != beside:
-                step = (WIDTH - at) * (other - scale) / (beside - at)
-                scale, other, beside = max(0.1, scale + step), scale, at
-                at = drawn(scale)
-    except ValueError:  # `picture` says why it can't be drawn
-        return spec
-    return _widened(spec, scale)
-
-
-def _widened(spec: dict, scale: float, panel: bool = True) -> dict:
-    """The spec with the width of each panel, or of its steps, times `scale`; one without a width
-    begins at PANEL.
-    """
     inner = {
-        part: [_widened(one, scale, part != "layer") for one in spec[part]]
-        for part in PARTS
+        part: [hide_from_screen_readers(one, shows) for one in spec[part]]
+        for part in _PARTS
         if part in spec
     }
-    if isinstance(spec.get("spec"), dict):  # of a facet
-        inner["spec"] = _widened(spec["spec"], scale)
-    if width := spec.get("width", PANEL if panel and {"mark", "layer"} & spec.keys() else 0):
-        inner["width"] = (
-            width | {"step": width["step"] * scale}
-            if isinstance(width, dict)
-            else round(width * scale, 1)
-        )
-    return spec | inner
+    # a facet's one spec
+    if isinstance(spec.get("spec"), dict):
+        inner["spec"] = hide_from_screen_readers(spec["spec"], shows)
+    if "mark" in spec and not shows:
+        mark = spec["mark"] if isinstance(spec["mark"], dict) else {"type": spec["mark"]}
+        inner["mark"] = {**mark, "aria": False}
+    return {**spec, **inner}
 
 
-FIGURE = re.compile(r"Fig\. \d+\.\d+\. ")
-_numbers: dict[tuple, int] = {}  # of (cell, title), in the order of drawing
+def apply_theme(spec: dict) -> dict:
+    """A spec in the workbook's theme; a chart of one panel becomes as wide as the text.
+
+    A chart without a description is a reader's own and keeps the width that it was given. Charts
+    that were joined keep the widths of their panels, and are described by their parts.
+    """
+    spec = {**spec, "config": {**_THEME, **spec.get("config", {})}}
+    parts = spec.get("vconcat", spec.get("hconcat", []))
+    described = [part["description"] for part in parts if "description" in part]
+    if described:
+        spec = {"description": " ".join(described), **spec}
+    if "description" not in spec:
+        return spec
+    if isinstance(spec.get("title"), dict):
+        spec["title"] = _wrap_title(spec["title"])
+    is_joined = not spec.keys().isdisjoint({*_JOINED, "facet"})
+    return spec if is_joined else {**spec, "width": WIDTH, "autosize": _FIT_WIDTH}
+
+
+def _wrap_title(title: dict) -> dict:
+    """A title, and its subtitle, in lines that WIDTH holds."""
+    lines = {}
+    for part, longest in _TITLE_CHARACTERS.items():
+        if len(title.get(part, "")) > longest:
+            lines[part] = textwrap.wrap(title[part], longest)
+    return {**title, **lines}
+
+
+FIGURE_NUMBER = re.compile(r"Fig\. \d+\.\d+\. ")
+# of (cell, title), in the order of drawing
+_numbers: dict[tuple, int] = {}
 
 
 def figure_number(title: str) -> str:
-    """ "Fig. 4.3. ", to stand before a figure's title: its chapter, and its place there in the order
-    of drawing.
+    """ "Fig. 4.3. ", to stand before a figure's title: its chapter, and its place in drawing order.
 
-    A cell run again keeps its numbers. Jupyter tells its kernels the notebook's name; "" where it
-    does not.
+    A cell that runs again keeps its numbers. Jupyter tells its kernels the notebook's name; without
+    it the number is "".
     """
     chapter = re.match(r"\d+", Path(os.environ.get("JPY_SESSION_NAME", "")).name)
     if chapter is None:
         return ""
     shell = get_ipython()
-    asked = shell.kernel.get_parent() if hasattr(shell, "kernel") else {}
-    cell = asked.get("metadata", {}).get("cellId") or getattr(shell, "execution_count", None)
-    return f"Fig. {int(chapter[0])}.{_numbers.setdefault((cell, title), len(_numbers) + 1)}. "
+    request = shell.kernel.get_parent() if hasattr(shell, "kernel") else {}
+    cell = request.get("metadata", {}).get("cellId") or getattr(shell, "execution_count", None)
+    place = _numbers.setdefault((cell, title), len(_numbers) + 1)
+    return f"Fig. {int(chapter[0])}.{place}. "
 
 
 def numbered(spec: dict) -> dict:
-    """The spec with its number, once, before its title; as it is where `usermeta` says that a chart
-    is no figure.
+    """The spec with its figure's number, once, before its title.
+
+    A chart whose `usermeta` says that it is no figure, or without a description, stays as it is.
     """
-    about = spec.get("description", "")
-    if not about or FIGURE.match(about) or "usermeta" in spec:
+    description = spec.get("description", "")
+    if not description or FIGURE_NUMBER.match(description) or "usermeta" in spec:
         return spec
-    return entitled(spec, number) if (number := figure_number(about.split(". ")[0])) else spec
+    number = figure_number(description.split(". ")[0])
+    return prefix_title(spec, number) if number else spec
 
 
-def entitled(spec: dict, number: str) -> dict:
-    """The spec with a figure's number before its description, and before its title or that of its
-    first panel.
+def prefix_title(spec: dict, number: str) -> dict:
+    """The spec with a figure's number before its description and its title.
+
+    Without a title of its own, the number stands before that of its first panel.
     """
     inner = {"description": number + spec.get("description", "")}
-    part = next((part for part in PARTS if part in spec), None)
-    if isinstance(title := spec.get("title"), dict):
-        first, *more = [text] if isinstance(text := title["text"], str) else text
-        inner["title"] = title | {"text": [number + first, *more]}
+    part = next((part for part in _PARTS if part in spec), None)
+    if isinstance(spec.get("title"), dict):
+        text = spec["title"]["text"]
+        first, *more = [text] if isinstance(text, str) else text
+        inner["title"] = {**spec["title"], "text": [number + first, *more]}
     elif part:
-        inner[part] = [entitled(spec[part][0], number), *spec[part][1:]]
-    return spec | inner
+        first, *more = spec[part]
+        inner[part] = [prefix_title(first, number), *more]
+    return {**spec, **inner}
 
 
-def png(spec: dict, scale: float = SCALE) -> bytes:
-    """The picture of a Vega-Lite spec, packed anew; ValueError, in one sentence, for a spec that
-    can't be drawn.
+# --- the renderer
+
+
+def png(spec: dict, scale: float = _PIXEL_RATIO) -> bytes:
+    """The compressed picture of a Vega-Lite spec.
+
+    Raises ValueError, in one sentence, for a spec that can't be drawn.
     """
+    version = vegalite_version()
     try:
-        written = vl_convert.vegalite_to_png(
-            plain(spec), vl_version=vegalite_version(), scale=scale
-        )
+        drawn = vl_convert.vegalite_to_png(to_json_values(spec), vl_version=version, scale=scale)
     except Exception as error:
-        reason = " ".join(
-            line for line in map(str.strip, str(error).split("\n")) if line[:3] not in ("", "at ")
-        )[:200]
+        # the message without its stack of JavaScript
+        lines = [line.strip() for line in str(error).split("\n")]
+        reason = " ".join(line for line in lines if line and not line.startswith("at "))[:200]
         raise ValueError(
             f"No picture of this chart: Vega-Lite refuses its spec ({reason})."
         ) from None
-    return packed(Image.open(io.BytesIO(written)).convert("RGB"))
+    return compress_png(Image.open(io.BytesIO(drawn)).convert("RGB"))
 
 
-def packed(image: Image.Image) -> bytes:
-    """A picture as PNG: in 256 colours, half the size, where nobody sees the difference, else as it
-    is.
-    """
+def compress_png(image: Image.Image) -> bytes:
+    """A picture as PNG: in 256 colours, half the size, where nobody sees the difference."""
     few = image.quantize(method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    difference = max(
-        high for _, high in ImageChops.difference(few.convert("RGB"), image).getextrema()
-    )
-    (few if difference <= UNSEEN else image).save(written := io.BytesIO(), "PNG", optimize=True)
-    return written.getvalue()
+    extrema = ImageChops.difference(few.convert("RGB"), image).getextrema()
+    largest_shift = max(high for _, high in extrema)
+    file = io.BytesIO()
+    chosen = few if largest_shift <= MAX_COLOR_SHIFT else image
+    chosen.save(file, "PNG", optimize=True)
+    return file.getvalue()
 
 
 def picture(spec: dict) -> tuple[dict, dict]:
-    """The static half of a mime bundle and its metadata: a PNG with its size, and the description
-    as text.
+    """The static half of a mime bundle and its metadata: a PNG with its size, and the description.
 
-    Of a chart that can't be drawn it is text alone: the sentence that says why, below the
-    description.
+    A chart that can't be drawn is text alone: its description and the sentence that says why.
     """
     description = printable(spec.get("description") or "chart")
     try:
         image = png(spec)
     except ValueError as problem:
         return {"text/plain": f"{description}\n{problem}"}, {}
-    # of the PNG's header
-    width, height = (pixels // SCALE for pixels in struct.unpack(">II", image[16:24]))
+    # the PNG's header holds width and height
+    pixels = struct.unpack(">II", image[16:24])
+    width, height = (count // _PIXEL_RATIO for count in pixels)
     data = {"image/png": base64.b64encode(image).decode(), "text/plain": description}
     return data, {"image/png": {"width": width, "height": height, "alt": description}}
 
 
 def bundle(spec: dict, **_) -> tuple[dict, dict]:
-    """Altair renderer: spec -> (mime bundle, metadata); of a chart that can't be drawn, the
-    sentence alone.
+    """Altair renderer: spec -> (mime bundle, metadata).
+
+    A chart that can't be drawn is the sentence alone.
     """
-    spec = numbered(dressed(hushed(plain(spec))))
-    data, about = picture(spec)
+    spec = hide_from_screen_readers(to_json_values(spec))
+    spec = numbered(apply_theme(spec))
+    data, metadata = picture(spec)
     if "image/png" not in data:
-        return data, about
+        return data, metadata
+    # an HTML entry would win in JupyterLab, and stay blank offline
     if "google.colab" in sys.modules:
         data["text/html"] = alt.Chart.from_dict(spec).to_html(fullhtml=False)
-    else:  # an HTML entry would win in JupyterLab and stay blank offline
-        data["application/vnd.vegalite.v5+json"] = {**spec, "$schema": V5_SCHEMA}
-    return data, about
+    else:
+        data["application/vnd.vegalite.v5+json"] = {**spec, "$schema": _V5_SCHEMA}
+    return data, metadata
 
 
 def _to_values(data) -> dict:
-    return plain(alt.to_values(printable_table(data) if isinstance(data, pd.DataFrame) else data))
+    """Altair's data transformer: all rows, as JSON values."""
+    table = printable_table(data) if isinstance(data, pd.DataFrame) else data
+    return to_json_values(alt.to_values(table))
 
 
 def to_spec(chart) -> dict:
-    """`chart.to_dict()` of `plain` values, of any number of rows."""
+    """`chart.to_dict()` in JSON values, of any number of rows."""
     with alt.data_transformers.enable("workbook"):
-        return hushed(plain(chart.to_dict()))
+        return hide_from_screen_readers(to_json_values(chart.to_dict()))
 
 
 alt.data_transformers.register("workbook", _to_values)

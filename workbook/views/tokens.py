@@ -364,7 +364,7 @@ def explained_chart(explanations) -> alt.FacetChart:
         rule(0, "x", color="black"),
         ticks.encode(x="output_layer:Q"),
     ]
-    chart = alt.layer(*layers, data=table).properties(width=160, height=alt.Step(22))
+    chart = alt.layer(*layers, data=table).properties(width=168, height=alt.Step(22))
     return titled(
         chart.facet(
             column=alt.Column(

@@ -56,6 +56,7 @@ def mechanism_chart(table: pd.DataFrame, subtitle: str) -> alt.HConcatChart:
         "number": "+.2f",
         "number_at": "end",
         "zero": True,
+        "width": 258,
     }
     name, charts = (
         alt.Y("name:N", sort=None, title=None)
@@ -88,6 +89,7 @@ def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart
         "legend": {"columns": 3},
         "dash": "optimizer",
         "form": ".2e",
+        "width": 287,
     }
     for table, title in (
         (same, "the same mini-batches, in reverse"),

@@ -99,7 +99,7 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
         base.mark_text(dy=-8).encode(text="prompt:N", color=ink),
         base.mark_text(dy=8, fontSize=14, fontWeight="bold").encode(text="sign:N", color=ink),
     ).properties(
-        width=430,
+        width=455,
         height=alt.Step(36),
         title=panel_title("the rollouts of each mini-batch, by prompt"),
     )
@@ -117,7 +117,7 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
         shown=("positives", "negatives", "cut"),
         over=[signs.mark_text(align="left").encode(x=alt.value(4), y=row, text="signs:N")],
         title="residual of a shared push",
-        width=150,
+        width=159,
         height=alt.Step(36),
     )
     return panels(

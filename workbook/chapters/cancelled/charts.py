@@ -57,7 +57,7 @@ def cancellation_chart(bars: pd.DataFrame, shares: pd.DataFrame) -> alt.HConcatC
         shares, labelless, share, by="place", names=PLACES, colors=two, over=[number], **look
     )
     chart = panels(
-        [left.properties(width=330), right.properties(width=230)],
+        [left.properties(width=318), right.properties(width=222)],
         "What the other sign takes away from words that both signs share",
         "right panel: 1, the other sign takes it all; 0, nothing; below 0, it adds",
         f"{len(kinds)} classes."

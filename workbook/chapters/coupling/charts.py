@@ -110,7 +110,7 @@ def confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
     ink = alt.when(alt.datum.dark).then(alt.value("white")).otherwise(alt.value("black"))
     middle = {"x": alt.X("at_i:Q", scale=unit), "y": alt.Y("at_j:Q", scale=unit)}
     numbers = base.mark_text().encode(**middle, text="label:N", color=ink)
-    halves = alt.layer(squares, numbers).properties(width=270, height=270)
+    halves = alt.layer(squares, numbers).properties(width=276, height=276)
     return titled(
         halves.facet(column=alt.Column("token:N", sort=list(TOKENS), title=None)),
         "Coupling of real token pairs, by how sure the model is of both",
@@ -170,7 +170,13 @@ def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> al
     compute_mass.
     """
     tables = dict(zip(SHARES, (pairs, size, net), strict=True))
-    look = {"names": [THE_FAMILY, NOW], "zero": True, "height": alt.Step(13), "form": ".3f"}
+    look = {
+        "names": [THE_FAMILY, NOW],
+        "zero": True,
+        "width": 158,
+        "height": alt.Step(13),
+        "form": ".3f",
+    }
     panels = []
     for name, table in tables.items():
         require(table, ["series", "kind", "mean", "low", "high"], "mass_chart")
@@ -236,6 +242,7 @@ def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
                 reference=[(rows["threshold"].iloc[0], "threshold of the claim")],
                 names=list(names),
                 legend={"columns": 1},
+                width=293,
             )
         )
     ends = table[table["step"] == table["step"].max()]

@@ -61,6 +61,7 @@ def arms_chart(table: pd.DataFrame) -> alt.HConcatChart:
         "number": "+.2~g",
         "form": "+.4f",
         "color": clear_of_zero(),
+        "width": 177,
         "height": alt.Step(30),
     }
     charts = []
@@ -112,7 +113,7 @@ def outcome_panels(
     x, parts = alt.X("batch:Q", title="generation batches").axis(tickMinStep=1, format="d"), []
     for name, (head, unit) in outcomes.items():
         y = alt.Y("mean:Q", title=unit).scale(zero=False)
-        part = series(table, x, y, by, title=head, form=".4f", height=150, **look)
+        part = series(table, x, y, by, title=head, form=".4f", width=284, height=150, **look)
         parts.append(part.transform_filter(alt.datum.outcome == name).encode(**encode or {}))
     rows = [alt.hconcat(*parts[k : k + 2], spacing=14) for k in range(0, len(parts), 2)]
     ends = table.sort_values("batch").groupby([by, "outcome"], sort=False).tail(1)

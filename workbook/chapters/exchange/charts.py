@@ -64,7 +64,7 @@ def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChar
         form=".3f",
         shown=["silent"],
         over=[texts.mark_text(align="left", dx=6).encode(x="high:Q", y=y, text="text:N")],
-        width=250,
+        width=288,
         height=230,
     )
     rollout = alt.Y("rollout:N", sort=None, title="rollout")
@@ -81,7 +81,7 @@ def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChar
         "over": [rewards],
     }
     push = push.axis(values=[-1, -0.5, 0, 0.5, 1])
-    group = bars(pushes, rollout, push, color=by_sign("push"), width=180, height=230, **look)
+    group = bars(pushes, rollout, push, color=by_sign("push"), width=207, height=230, **look)
     return panels(
         [mechanisms, group],
         "Residual of the update on a token that the whole group shares",
@@ -186,7 +186,7 @@ def kl_drift_chart(
     """Left one step's KL against the learning rate, right the KL over many steps; logarithmic axes."""
     scale = {"type": "log", "domain": [1e-10, 10], "nice": False}
     axis = {"format": ".0e", "values": [10.0**exponent for exponent in range(-10, 2, 2)]}
-    look = {"legend": STROKES, "clip": True, "points": False, "height": 230}
+    look = {"legend": STROKES, "clip": True, "points": False, "width": 242, "height": 230}
     x = alt.X("lr:Q", title="learning rate").scale(type="log", domain=[1e-3, 10], nice=False)
     x = x.axis(format=".0e", values=[1e-3, 1e-2, 1e-1, 1, 10])
     y = alt.Y("kl:Q", title="KL(new, old) after one step (nats)").scale(**scale).axis(**axis)
@@ -211,7 +211,7 @@ def solutions_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """Entropy over equally right answers, their log-odds and the reward, step by step, against
     equal weights.
     """
-    x, look = alt.X("step:Q", title="step").scale(domain=[0, STEPS]), {"height": 220}
+    x, look = alt.X("step:Q", title="step").scale(domain=[0, STEPS]), {"width": 171, "height": 220}
     return panels(
         [_measure(table, measure, x, RUNS, **look) for measure in MEASURES],
         "Three answers are equally right: do they stay equally likely?",
@@ -248,7 +248,8 @@ def long_run_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """
     runs = table["run"].drop_duplicates().tolist()
     x = alt.X("step:Q", title="step").scale(type="log", nice=False).axis(values=[1, 10, 100, 1000])
-    look = {"spread": "bars", "legend": STROKES | {"columns": 2, "labelLimit": 240}, "height": 240}
+    legend = STROKES | {"columns": 2, "labelLimit": 240}
+    look = {"spread": "bars", "legend": legend, "width": 287, "height": 240}
     return panels(
         [_measure(table, measure, x, runs, **look) for measure in ("entropy", "log-odds")],
         "Over thousands of steps: the softmax gradient goes on, the natural gradient halts",

@@ -158,7 +158,7 @@ def flips_chart(table: pd.DataFrame) -> alt.FacetChart:
     )
     boosted = table[table["change"] == "boosted"]
     return titled(
-        drawn.properties(width=170, height=alt.Step(30)).facet(
+        drawn.properties(width=167, height=alt.Step(30)).facet(
             column=alt.Column("column:N", sort=list(SIGN_COLUMNS), title=None)
         ),
         "What one step does to tokens, by backbone and by the sign of their rollout",

@@ -62,7 +62,7 @@ def growing_chart(
     """
     reach = {"domain": [-0.8, 0.8], "clamp": True, "nice": False}
     ticks = {"title": "net push so far ÷ G", "values": [-0.6, -0.3, 0, 0.3, 0.6]}
-    look = {"number": "+.3f", "form": "+.3f", "shown": ["class"], "width": 280, "height": 230}
+    look = {"number": "+.3f", "form": "+.3f", "shown": ["class"], "width": 234, "height": 230}
     push = alt.X("push:Q").scale(**reach).axis(**ticks)
     pushes = bars(net, WORD_AXIS, push, color=by_sign("push"), **look)
     positive = alt.when("datum.advantage > 0").then(alt.value(POSITIVE))
@@ -97,7 +97,7 @@ def growing_chart(
         rule(0, "y", color="#bbbbbb"), paths, signs.mark_text(fontSize=15, fontWeight="bold")
     )
     return panels(
-        [pushes, layers.properties(width=340, height=230)],
+        [pushes, layers.properties(width=284, height=230)],
         "Net push on each word while rollouts are added",
         "left: every word, so far; right: the way there, with the sign of each rollout's advantage"
         " above",
@@ -132,7 +132,7 @@ def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
     dots = dots.encode(**at, color=class_color(legend), shape=shape)
     charts = [
         alt.layer(line, dots.transform_filter(alt.datum.estimator == name)).properties(
-            title=panel_title(name), width=230, height=230
+            title=panel_title(name), width=167, height=230
         )
         for name in table["estimator"].unique()
     ]
@@ -169,7 +169,7 @@ def group_size_chart(table: pd.DataFrame) -> alt.LayerChart:
 def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """A panel a quantity, over steps; columns step, quantity, mean, low, high, estimator, sampler."""
     y = alt.Y("mean:Q", title=None).scale(zero=False)
-    look = {"by": "estimator", "dash": "sampler", "height": 200}
+    look = {"by": "estimator", "dash": "sampler", "width": 183, "height": 200}
     return panels(
         [
             series(table, alt.X("step:Q"), y, title=name, **look).transform_filter(

@@ -10,7 +10,7 @@ import pandas as pd
 from workbook.chapters.worlds.charts import NAMES
 from workbook.views.charts import intervals_chart
 from workbook.views.figures import panels, series
-from workbook.views.style import describe_rows
+from workbook.views.style import WIDTH, describe_rows
 
 ASKED = {  # key of a row whose unit is a share or a probability: what it is, for an axis
     "C1": "other sign takes of style words, prompt alone",
@@ -71,7 +71,7 @@ def training_chart(
     """
     names = [name for name in RULES if name in set(table["rule"])]
     x = alt.X("batch:Q", title="generation batches")
-    look = {"by": "rule", "names": names, "width": 150, "height": 150}
+    look = {"by": "rule", "names": names, "width": WIDTH // len(readings) - 42, "height": 150}
     charts = []
     for reading in readings:
         rows = table[table["reading"] == reading]

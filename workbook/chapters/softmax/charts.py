@@ -35,7 +35,7 @@ def pair_chart(
         alt.Text("K:Q", format="+.3f"),
         dark="abs(datum.K) > 0.8",
         size=15,
-        width=230,
+        width=188,
         height=160,
         title="K: dlogp per lr and advantage",
     )
@@ -72,7 +72,7 @@ def _signed_bars(table: pd.DataFrame, y: alt.Y, x: alt.X, **look) -> alt.LayerCh
         over=[numbers],
         mark={"height": 20},
         form="+.5f",
-        width=280,
+        width=228,
         **look,
     )
 

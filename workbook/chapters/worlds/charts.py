@@ -8,7 +8,16 @@ import pandas as pd
 
 from workbook.app.half_way import EXACT, LOWER, PLAIN
 from workbook.views.figures import bars, cells, panels, rule, series
-from workbook.views.style import SERIES, describe_rows, diverging, finish, limit, titled, tooltips
+from workbook.views.style import (
+    SERIES,
+    WIDTH,
+    describe_rows,
+    diverging,
+    finish,
+    limit,
+    titled,
+    tooltips,
+)
 
 NAMES = {
     EXACT: "known credit",
@@ -33,8 +42,11 @@ def map_chart(table: pd.DataFrame):
     table: worlds/map, or worlds/map_300; world, rule, batch, thousands of tokens, mean, low, high.
     """
     names = [name for name in NAMES.values() if name in set(table["rule"])]
-    x, charts = alt.X("tokens:Q", title="sampled tokens, thousands").axis(tickCount=2), []
+    x, charts = alt.X("tokens:Q", title="tokens, thousands").axis(tickCount=2), []
+    columns = min(COLUMNS, table["world"].nunique())
     look = {"by": "rule", "names": names, "points": False, "clip": True, "height": 110}
+    # beside each panel stand the labels of its axis
+    look["width"] = WIDTH // columns - 47
     for place, (world, rows) in enumerate(table.groupby("world", sort=False)):
         y = alt.Y("mean:Q", title=None if place % COLUMNS else "value").scale(domain=[0, 1])
         charts.append(series(rows, x, y, **look, title=world))
@@ -142,7 +154,7 @@ def defaults_chart(table: pd.DataFrame):
 
     table: worlds/defaults; default (a setting, with its world), weights, part, mean, low, high.
     """
-    charts, look = [], {"number": ".2f", "height": alt.Step(20)}
+    charts, look = [], {"number": ".2f", "width": 264, "height": alt.Step(20)}
     for part, rows in table.groupby("part", sort=False):
         y = alt.Y("default:N", sort=None, title=None).axis(labels=len(charts) % 2 == 0)
         charts.append(bars(rows, y, alt.X("mean:Q", title=part), "weights", **look))

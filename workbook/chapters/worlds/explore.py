@@ -113,7 +113,7 @@ def world_chart(words: pd.DataFrame, start: pd.DataFrame):
     grid = alt.X("place:O", axis=None), alt.Y("line:O", axis=None), color, "word:N"
     look = {
         "shown": ["word", "class", "credit", "value"],
-        "width": alt.Step(50),
+        "width": alt.Step(61),
         "height": alt.Step(20),
     }
     texts = [
@@ -126,7 +126,7 @@ def world_chart(words: pd.DataFrame, start: pd.DataFrame):
         "spread": None,
         "names": TEXTS,
         "colors": SERIES[::3],
-        "width": 250,
+        "width": 308,
         "height": 130,
     }
     path = series(
@@ -140,7 +140,7 @@ def world_chart(words: pd.DataFrame, start: pd.DataFrame):
     measure = alt.Y("measure:N", title=None).scale(domain=[*STARTS.values()]).axis(labelLimit=200)
     share = alt.X("mean:Q", title="reward, or share").scale(domain=[0, 1])
     begun = forest(
-        start, measure, share, number=".2f", width=150, title="The start of ten policies"
+        start, measure, share, number=".2f", width=185, title="The start of ten policies"
     )
     return panels(
         [alt.vconcat(*texts), alt.hconcat(path, begun, spacing=20)],
