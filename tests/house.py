@@ -1,8 +1,7 @@
-"""How the house is cut: what each chapter imports and reaches, found by reading the code without
-running it.
+"""How the house is cut, found by reading the code without running it.
 
-    python tests/house.py                    a row per chapter, the medians, and each folder's lines
-    python tests/house.py --research COMMIT  the research code, in a commit and now
+    python tests/house.py        rooms: modules, lines, statements, comments, the rooms they import;
+                                 chapters: what each imports and reaches; names of two meanings
 
 A chapter reaches what it names, and what that names in turn, along the syntax tree. A package's
 face (an `__init__` that hands names on) is one module where a chapter imports it, and no module
@@ -14,21 +13,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 Definition = tuple[str, str]  # module, name
-# Code that a reader meets only when re-measuring: what is registered and judged, every study,
-# making policies
-RESEARCH = re.compile(  # before and after these rooms were set apart
-    r"workbook/(studies/.*|claims/.*|policies/(family|sft|tuned|worlds)|topics/[a-z]+/([a-z]*claims|study|questions"
-    r"|outcomes|arena_outcomes|neighbours|equal_weights|loss_types|steps)|topics/worlds/(arena|probes)"
-    r"|topics/language/training|topics/teaching/(by_hand|delta|masks|opposition|pairs|tabular|vocabulary))\.py"
-)
 
 
 def module_name(path: Path) -> str:
@@ -193,86 +183,76 @@ def lines(definitions_reached: set[Definition]) -> int:
     return len(places)
 
 
-def count_lines(paths) -> int:
-    return sum(path.read_text(encoding="utf-8").count("\n") for path in paths)
+def room_of(module: str) -> str:
+    """The room of a module: its package below `workbook`, or "root"."""
+    parts = FILES[module].relative_to(ROOT / "workbook").parts
+    return parts[0] if len(parts) > 1 else "root"
 
 
-def folder_lines() -> dict[str, int]:
-    """{folder of the package: its lines of Python}; files beside the folders are the root."""
-    counts: dict[str, int] = {}
-    for path in FILES.values():
-        folder, *rest = path.relative_to(ROOT / "workbook").parts
-        folder = folder if rest else "root"
-        counts[folder] = counts.get(folder, 0) + count_lines([path])
-    return counts
+def comment_share(sources: list[str]) -> float:
+    """Lines that hold a comment alone, as a share of the lines that are not empty."""
+    lines = [line.strip() for source in sources for line in source.splitlines() if line.strip()]
+    return sum(line.startswith("#") for line in lines) / len(lines)
 
 
-def research_lines(commit: str | None = None) -> dict[str, int]:
-    """{module of RESEARCH: its lines}, in this tree or in a commit."""
-    if commit is None:
-        return {
-            path.relative_to(ROOT).as_posix(): count_lines([path])
-            for path in FILES.values()
-            if RESEARCH.fullmatch(path.relative_to(ROOT).as_posix())
+def rooms() -> dict[str, dict]:
+    """{room: modules, lines, statements, comments (share of lines), imports (rooms)}."""
+    table: dict[str, dict] = {}
+    for room in sorted({room_of(module) for module in FILES}):
+        modules = [module for module in FILES if room_of(module) == room]
+        sources = [FILES[module].read_text(encoding="utf-8") for module in modules]
+        nodes = [node for module in modules for node in ast.walk(tree(module))]
+        imports = {source for module in modules for source, _ in module_imports(module).values()}
+        table[room] = {
+            "modules": len(modules),
+            "lines": sum(source.count("\n") for source in sources),
+            "statements": sum(isinstance(node, ast.stmt) for node in nodes),
+            "comments": comment_share(sources),
+            "imports": sorted({room_of(source) for source in imports} - {room, "root"}),
         }
-    git = ["git", "-C", str(ROOT)]
-    names = subprocess.check_output(
-        [*git, "ls-tree", "-r", "--name-only", commit, "workbook"], text=True
-    ).split()
-    chosen = [name for name in names if RESEARCH.fullmatch(name)]
-    return {
-        name: subprocess.check_output([*git, "show", f"{commit}:{name}"]).count(b"\n")
-        for name in chosen
-    }
+    return table
 
 
-def print_research(before: str) -> None:
-    """Print the modules of the research code in a commit and now: how many lines, what has left,
-    and what is new.
-    """
-    old, new = research_lines(before), research_lines()
-    for name, rows in (("then", old), ("now", new)):
-        print(f"{name}: {len(rows)} modules, {sum(rows.values()):,} lines")
-    print("left: " + ", ".join(sorted(set(old) - set(new))))
-    print("new: " + ", ".join(sorted(set(new) - set(old))))
+def doubles(kinds: tuple[type, ...]) -> dict[str, list[str]]:
+    """{public name: modules} of definitions of some kinds that more than one module has."""
+    places: dict[str, list[str]] = {}
+    for module in FILES:
+        for name, statement in definitions(module).items():
+            if isinstance(statement, kinds) and not name.startswith("_"):
+                places.setdefault(name, []).append(module)
+    return {name: modules for name, modules in places.items() if len(modules) > 1}
 
 
-def print_lines() -> None:
-    """Print each folder's lines."""
-    for folder, count in (counts := folder_lines()).items():
-        print(f"{folder:<12}{count:>8,}")
-    print(f"{'package':<12}{sum(counts.values()):>8,} in {len(FILES)} modules")
+def print_rooms() -> None:
+    """Print a line for each room, and their sum."""
+    print(f"{'room':<10}{'modules':>8}{'lines':>8}{'statements':>12}{'comments':>10}  imports")
+    for room, row in (table := rooms()).items():
+        counts = f"{row['modules']:>8}{row['lines']:>8,}{row['statements']:>12,}"
+        print(f"{room:<10}{counts}{row['comments']:>10.1%}  {', '.join(row['imports'])}")
+    sums = [sum(row[name] for row in table.values()) for name in ("modules", "lines", "statements")]
+    print(f"{'all':<10}{sums[0]:>8}{sums[1]:>8,}{sums[2]:>12,}")
 
 
-def main() -> None:
-    if "--research" in sys.argv:
-        return print_research(sys.argv[-1])
+def print_chapters() -> None:
+    """Print a line for each chapter, and the medians."""
     table = chapters()
     own = own_folders(table)
-    total = sum(path.read_text(encoding="utf-8").count("\n") for path in FILES.values())
-    print(
-        f"{len(FILES)} modules, {total} lines, {len(list((ROOT / 'workbook').glob('*.py')))} files"
-        " in the root"
-    )
-    print(
-        f"{'chapter':<30}{'imports':>9}{'reaches':>9}{'lines':>8}  folders of modules that it alone"
-        " reaches"
-    )
+    print(f"{'chapter':<30}{'imports':>9}{'reaches':>9}{'lines':>8}  rooms that it alone reaches")
     for name, row in table.items():
         folders = ", ".join(
             f"{folder.removeprefix('workbook.')} ({len(own[name][folder])})" for folder in own[name]
         )
-        print(
-            f"{name:<30}{len(row['imports']):>9}{len(row['modules']):>9}{lines(row['definitions']):>8}"
-            f"  {folders}"
-        )
-    print(
-        f"{'median':<30}{median(len(row['imports']) for row in table.values()):>9}"
-        f"{median(len(row['modules']) for row in table.values()):>9}"
-        f"{median(lines(row['definitions']) for row in table.values()):>8}"
-    )
-    print_lines()
+        counts = f"{len(row['imports']):>9}{len(row['modules']):>9}{lines(row['definitions']):>8}"
+        print(f"{name:<30}{counts}  {folders}")
+    imports = median(len(row["imports"]) for row in table.values())
+    reached = median(len(row["modules"]) for row in table.values())
+    print(f"{'median':<30}{imports:>9}{reached:>9}")
 
 
 if __name__ == "__main__":
-    main()
+    print_rooms()
+    print()
+    print_chapters()
+    print()
+    for name, modules in doubles((ast.FunctionDef, ast.ClassDef)).items():
+        print(f"two meanings: {name} in {', '.join(modules)}")

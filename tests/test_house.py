@@ -1,4 +1,4 @@
-"""The house is cut by topic, and what other people's scripts import stays where it is."""
+"""The house is cut by rooms: who imports whom, one meaning a name, and faces that keep their word."""
 
 import ast
 import builtins
@@ -7,11 +7,6 @@ import importlib
 import house
 import pytest
 
-SHARED_BY_TOPIC = {"laboratory"}  # the room of chapters 04, 08 and 12
-SECOND_ROOMS = {  # a room of its own that a chapter shows as well
-    "07_hidden_credit": "workbook.chapters.recovered",
-}
-OF_ALL_ROOMS = {"14_the_papers"}  # a chapter that shows what every room has
 SOURCES = {module: path.read_text(encoding="utf-8") for module, path in house.FILES.items()}
 
 
@@ -26,9 +21,10 @@ def test_faces_offer_what_they_list():
 def test_faces_list_what_they_offer():
     """`dir`, which completion in a notebook asks, names what is not imported yet."""
     for module in house.FILES:
-        face = importlib.import_module(module) if (offered := house.lazy(module)) else None
-        assert sorted(set(offered) - set(dir(face))) == []
-        assert face is None or {"__doc__", "__all__"} <= set(dir(face))
+        offered = house.lazy(module)
+        if offered:
+            face = dir(importlib.import_module(module))
+            assert set(offered) | {"__doc__", "__all__"} <= set(face), module
 
 
 @pytest.fixture(scope="module")
@@ -36,24 +32,31 @@ def chapters():
     return house.chapters()
 
 
-def test_a_chapters_own_code_lies_in_one_room(chapters):
-    """What one chapter alone reaches is in its topic's room; the rest of the house has no module
-    for one chapter.
-    """
-    scattered = {
-        name: rooms
-        for name, folders in house.own_folders(chapters).items()
-        if name not in OF_ALL_ROOMS
-        and len(
-            rooms := [
-                f
-                for f in folders
-                if f.startswith("workbook.chapters.") and f != SECOND_ROOMS.get(name)
-            ]
-        )
-        > 1
+def test_no_public_name_has_two_meanings():
+    """Whoever reads a function's or class's name anywhere knows which one it is."""
+    assert house.doubles((ast.FunctionDef, ast.ClassDef)) == {}
+
+
+def test_the_book_and_the_commands_alone_take_from_studies(chapters):
+    """Chapters draw committed tables (data/figures): nobody has to read how they were measured."""
+    allowed = {"book", "commands", "studies"}
+    taken = {
+        (module, source)
+        for module in house.FILES
+        if house.room_of(module) not in allowed
+        for source in [
+            *(source for source, _ in house.module_imports(module).values()),
+            *house.lazy(module).values(),
+        ]
+        if source.startswith("workbook.studies")
     }
-    assert scattered == {}
+    of_notebooks = {
+        (name, module)
+        for name, row in chapters.items()
+        for module in row["imports"]
+        if module.startswith("workbook.studies")
+    }
+    assert taken | of_notebooks == set()
 
 
 def test_chapters_import_from_faces_alone(chapters):
