@@ -12,6 +12,8 @@ from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import get_task
+from workbook.training.loop import LoopConfig, take_step
+from workbook.training.optimizers import optimizer_of
 
 FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
@@ -128,12 +130,9 @@ def test_matched_learning_rates_move_tokens_equally_far(sampled):
 
 def test_along_training_measures_a_moving_copy(sampled):
     policy, _ = sampled
-    start, seen, steps, sizes = (
-        weights(policy),
-        [],
-        [],
-        {"prompts": 4, "group_size": 4, "lr": 1e-3, "every": 2},
-    )
+    start = weights(policy)
+    seen, steps = [], []
+    sizes = {"prompts": 4, "group_size": 4, "lr": 1e-3, "every": 2}
     for step, trained, rollouts in along_training(policy, get_task("chain"), 3, **sizes):
         steps.append(step)
         seen.append(weights(trained))
@@ -145,6 +144,21 @@ def test_along_training_measures_a_moving_copy(sampled):
     assert not torch.equal(seen[1], seen[0])
     assert not torch.equal(seen[2], seen[1])
     assert torch.equal(weights(policy), start)
+
+
+def test_a_step_along_training_is_the_loops(sampled):
+    """On the same rollouts; `update` takes the completions' width for their greatest length."""
+    policy, _ = sampled
+    sizes = {"prompts": 4, "group_size": 4, "optimizer": "sgd", "lr": 0.5}
+    run = along_training(policy, get_task("chain"), 1, **sizes)
+    _, _, rollouts = next(run)
+    _, trained, _ = next(run)
+    config = LoopConfig(**sizes, max_new_tokens=rollouts.completion_ids.shape[1])
+    mine = private_copy(policy)
+    take_step(mine, None, config, rollouts, optimizer_of(mine, "sgd", 0.5))
+    change = weights(trained) - weights(policy)
+    assert change.norm() > 1e-2
+    assert (weights(mine) - weights(trained)).norm() < 1e-4 * change.norm()
 
 
 def flat(model) -> torch.Tensor:

@@ -233,14 +233,15 @@ def along_training(
     max_new_tokens: int = 64,
     **settings,
 ) -> Iterator[tuple[int, object, Rollouts]]:
-    """Train a copy of the policy on-policy; yield (step, the copy, fresh rollouts) before step 0,
-    every, 2 every, ...
+    """Yield (step, a copy that learns, fresh rollouts) before step 0, every, ... and at the end.
 
-    and at the end. What is measured on the copy in between belongs to that moment of training. Each
-    step samples new rollouts, takes one optimizer step on them and forgets them.  settings: more of
-    `update`.
+    The loop of `training.loop`, open for what is measured along it. Each step samples new rollouts,
+    takes one optimizer step on them by `update` and forgets them; on the same rollouts that is the
+    step of `training.loop.take_step`. The rollouts that are yielded are those of the step that
+    follows.  settings: more of `update`.
     """
-    rows, mine = task.dataset(prompts * (steps + 1), seed), private_copy(policy)
+    rows = task.dataset(prompts * (steps + 1), seed)
+    mine = private_copy(policy)
     stepper = optimizer_of(mine, optimizer, lr, settings.get("parameters"))
     for step in progress(range(steps + 1), "training"):
         batch = rows.select(range(step * prompts, (step + 1) * prompts))

@@ -271,8 +271,12 @@ def train_policy(
     temperature=1.0,
     seed=0,
 ) -> pd.DataFrame:
-    """Train `copies` independent policies, one fresh group a step each: logits += lr * net push /
-    G.
+    """Train `copies` independent policies, one fresh group a step each.
+
+        logits += lr * net push / G
+
+    That is the step of `workbook.training.loop` where the policy is a table of logits, taken for
+    all copies at once (tests/test_loop.py holds it to that).
 
     Columns step, copy, template (probability of `is`), style (entropy of the opening, nats), result
     (probability of `9`). reinforce takes the mean reward of all copies.
