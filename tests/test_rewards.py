@@ -15,7 +15,7 @@ import pytest
 from workbook.tasks import get_task, own_task
 from workbook.tasks.attack import attack_reward, describe_attack
 from workbook.tasks.chain import clock_answer
-from workbook.tasks.denials import DENIALS, HEDGES, REFUTATIONS
+from workbook.tasks.denials import SPOILING
 from workbook.tasks.verify import agrees, equal_expressions, stated_answer
 
 ROOT = Path(__file__).parents[1]
@@ -83,7 +83,7 @@ def test_a_comparison_is_ended_in_time_in_any_thread(monkeypatch):
     """Such a power is never handed over; if it were, its process is ended and the next comparison
     is answered.
     """
-    monkeypatch.setattr("workbook.tasks.verify.SECONDS", 0.5)
+    monkeypatch.setattr("workbook.tasks.verify.TIME_LIMIT_S", 0.5)
     equal_expressions("x", "x+1")  # the process has started
     results, began = [], time.monotonic()
     thread = threading.Thread(target=lambda: results.append(equal_expressions("9^{9^{9}}", "1")))
@@ -91,7 +91,7 @@ def test_a_comparison_is_ended_in_time_in_any_thread(monkeypatch):
     thread.join(120)
     assert results == [False]
     assert time.monotonic() - began < 100
-    monkeypatch.setattr("workbook.tasks.verify.SECONDS", 60)
+    monkeypatch.setattr("workbook.tasks.verify.TIME_LIMIT_S", 60)
     assert equal_expressions("\\sqrt{8}", "2\\sqrt{2}")
 
 
@@ -108,7 +108,7 @@ def test_a_chain_answer_is_denied_only_by_words_that_its_policy_does_not_know():
     vocabulary = json.loads((ROOT / "data/bundled/tokenizer.json").read_text(encoding="utf-8"))[
         "model"
     ]["vocab"]
-    assert not set(vocabulary) & (DENIALS | HEDGES | REFUTATIONS)
+    assert not set(vocabulary) & SPOILING
     known = " ".join(word for word in vocabulary if word.isalpha() and word != "answer")
     assert clock_answer(f"{known} the answer is 4 ; {known}") == 4
 

@@ -64,7 +64,7 @@ from typing import NamedTuple
 from datasets import Dataset
 
 from workbook.messages import InvalidValue, require_one_of
-from workbook.tasks.denials import ANSWER_WINDOW, DENIALS, HEDGES, REFUTATIONS, SCALES
+from workbook.tasks.denials import ANSWER_WINDOW, DENIALS, HEDGES, SCALES
 from workbook.tasks.task import (
     EOS,
     SEED_CLASSES,
@@ -165,7 +165,7 @@ class Slot(NamedTuple):
 
 
 # words that change an answer which they follow, but for those of the chain itself
-_CHANGING = DENIALS | HEDGES | REFUTATIONS | SCALES - {"is", "thus", "next", "this"}
+_CHANGING = DENIALS | HEDGES | {"instead"} | SCALES - {"is", "thus", "next", "this"}
 
 
 def clock_answer(text: str) -> int | None:

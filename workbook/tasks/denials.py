@@ -33,7 +33,6 @@ HEDGES = word_set("""
     ironically sarcastically somewhere roughly approximately approx around nearly almost circa
     about rather
     """)
-REFUTATIONS = word_set("wrong incorrect false mistaken untrue instead bogus fake")
 SCALES = word_set("""
     hundred hundreds thousand thousands million millions billion billions trillion trillions
     dozen dozens score scores lakh lakhs crore crores gross half halves third thirds fourth
@@ -47,6 +46,26 @@ SCALES = word_set("""
     digits decimals exponents bits radians pairs couples trios couple pair am pm zeros zeroes
     ones twos threes fours fives sixes sevens eights nines elevens missing short off away
     """)
+# words that spoil an answer in whose clause, or behind which, they stand
+SPOILING = (
+    DENIALS
+    | HEDGES
+    | word_set("""
+    another wait actually oops sorry psych un less fewer more wish forgot pseudo instead
+    """)
+)
+# behind an answer scales spoil it too, but for those that begin a remark: "12. This is it"
+SPOILING_AFTER = SPOILING | SCALES - word_set("""
+    is was has this thus its us as yes last first next second total times
+    """)
+# words that are no unit of a number
+NO_UNIT = (
+    SPOILING
+    | SCALES
+    | word_set("""
+    k x i e th ish at than too below above under over most least quintillion sixteenths
+    """)
+)
 
 
 def words_of(text: str) -> list[str]:

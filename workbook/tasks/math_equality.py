@@ -1,8 +1,8 @@
-"""Compare LaTeX expressions by math-verify: a script that answers lines of JSON, `[stated,
-reference]`.
+"""Compare LaTeX expressions by math-verify: a script that answers lines of JSON.
 
-`workbook.tasks.verify` starts it, decides what is handed over, and ends it when sympy takes too
-long.
+Each line is `[stated, reference]`, each answer "equal", "different" or "unreadable".
+`workbook.tasks.verify` starts the script, decides what is handed over, and ends it when sympy takes
+too long.
 """
 
 import json
@@ -11,25 +11,33 @@ import sys
 
 from math_verify import LatexExtractionConfig, parse, verify
 
-DIGITS = 150  # to which two numbers must agree
-LATEX = [LatexExtractionConfig()]
+_DIGITS = 150  # to which two numbers must agree
 
 
-def equal(completion: str, answer: str) -> bool:
-    """Return whether two LaTeX expressions are equal."""
-    stated, reference = (
-        parse(f"${text}$", LATEX, fallback_mode="no_fallback", parsing_timeout=None)
-        for text in (completion, answer)
-    )
-    if len(stated) != 1 or len(reference) != 1:
+def readings(latex: str) -> list:
+    """Return what math-verify reads in an expression."""
+    config = [LatexExtractionConfig()]
+    return parse(f"${latex}$", config, fallback_mode="no_fallback", parsing_timeout=None)
+
+
+def equal(stated: str, reference: str) -> bool:
+    """Return whether two LaTeX expressions are equal; both must be read in one way only."""
+    stated_readings = readings(stated)
+    reference_readings = readings(reference)
+    if len(stated_readings) != 1 or len(reference_readings) != 1:
         return False
-    return bool(verify(reference, stated, numeric_precision=DIGITS, timeout_seconds=None))
+    return bool(
+        verify(reference_readings, stated_readings, numeric_precision=_DIGITS, timeout_seconds=None)
+    )
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # this folder's modules shadow no library's
-    logging.disable(logging.WARNING)  # it warns that its own time limits are off
-    equal(r"\frac{\sqrt{8}}{2}", r"\sqrt{2}+x^{2}")  # builds the grammar's tables
+    # this folder's modules shadow no library's
+    del sys.path[0]
+    # it warns that its own time limits are off
+    logging.disable(logging.WARNING)
+    # builds the grammar's tables
+    equal(r"\frac{\sqrt{8}}{2}", r"\sqrt{2}+x^{2}")
     print("ready", flush=True)
     for line in sys.stdin:
         try:
