@@ -217,7 +217,7 @@ def bench_studies(rounds: int) -> None:
     """Print how many runs of the arena a core does in an hour, by rule."""
     bench = Bench("world:third", 0, "tuning")
     bench.readings(SIZES["world:third"].held_out)
-    for rule in ("dr_grpo", "permuted", "oracle"):
+    for rule in ("dr_grpo", "permuted", "known_credit"):
         took = statistics.median(
             seconds(lambda rule=rule: run_arm(bench, rule, 3e-4)) for _ in range(rounds)
         )

@@ -40,9 +40,11 @@ def real_step(weight, hidden, ids, weights, lr):
     return (logps_of(leaf, hidden, ids) - before).detach()
 
 
-@pytest.fixture(params=[coupling.BLOCK, 20, 1], ids=["one block", "small blocks", "single entries"])
+@pytest.fixture(
+    params=[coupling.BLOCK_ELEMENTS, 20, 1], ids=["one block", "small blocks", "single entries"]
+)
 def block(request, monkeypatch):
-    monkeypatch.setattr(coupling, "BLOCK", request.param)
+    monkeypatch.setattr(coupling, "BLOCK_ELEMENTS", request.param)
 
 
 @pytest.mark.usefixtures("block")

@@ -23,7 +23,7 @@ from workbook.theory.credit_rules import CREDIT_RULES, RULES, credit_table
 from workbook.training import CancellationConfig, CancellationTrainer
 
 # give credit in groups of equal rewards, and say so
-OFF_GROUP = (*REWARD_FREE, "entropy_penalty", "oracle", "worst_token_reset")
+OFF_GROUP = (*REWARD_FREE, "entropy_penalty", "known_credit", "worst_token_reset")
 RANDOM = ("coin_reward", "permuted")  # permuting rollouts gives them other draws
 
 

@@ -261,8 +261,8 @@ def test_a_callback_sees_the_copy_that_learns(policy):
 
 def test_a_rule_of_known_credit_wants_to_be_told(policy):
     """A rule by name asks for a function; a function at hand is told the task's own annotation."""
-    with pytest.raises(InvalidValue, match="rule='oracle'") as refused:
-        LoopConfig(rule="oracle")
+    with pytest.raises(InvalidValue, match="rule='known_credit'") as refused:
+        LoopConfig(rule="known_credit")
     assert refused.value.field == "known_credit"
     config = LoopConfig(prompts=2, group_size=4, rule=lambda batch: batch.known_credit)
     annotated, _ = with_tokens(policy, TASK, config, seed=1)
@@ -299,7 +299,7 @@ def test_entropies_of_sampling_serve_the_first_step(policy):
 
 def test_the_oracle_is_the_exact_credit_of_the_policy_as_it_is(policy):
     task = get_task("chain")
-    loop = LoopConfig(prompts=2, group_size=4, rule="oracle", known_credit=exact_credit)
+    loop = LoopConfig(prompts=2, group_size=4, rule="known_credit", known_credit=exact_credit)
     given, _ = with_tokens(policy, task, loop, seed=1)
     exact = exact_values(policy, task, given).credit * given.completion_mask
     assert torch.allclose(given.advantages, exact, atol=1e-6)

@@ -83,8 +83,8 @@ def test_results_do_not_depend_on_the_rows_of_a_pass_nor_on_strips_of_a_kernel(p
     policy.model.register_forward_pre_hook(
         lambda _, a, given: rows.append(len(given["input_ids"])), with_kwargs=True
     )
-    monkeypatch.setattr(coupling, "WHOLE", 10)
-    monkeypatch.setattr(coupling, "STRIP", 20)
+    monkeypatch.setattr(coupling, "MAX_WHOLE_KERNEL", 10)
+    monkeypatch.setattr(coupling, "STRIP_ROWS", 20)
     tables.append(probe(policy, rollouts, batch_size=3))
     assert max(rows) <= 3
     pd.testing.assert_frame_equal(*tables, rtol=1e-3, atol=1e-5)

@@ -116,7 +116,7 @@ def exact(tiny):
 
 
 @pytest.mark.parametrize(
-    ("size", "rules"), [(2, ["dr_grpo", "oracle", "positive_only"]), (3, ["grpo"])]
+    ("size", "rules"), [(2, ["dr_grpo", "known_credit", "positive_only"]), (3, ["grpo"])]
 )
 def test_expectation_over_every_completion_of_a_tiny_chain(tiny, size, rules):
     sums = {rule: torch.zeros(3, len(exact(tiny))).double() for rule in rules}
@@ -138,8 +138,8 @@ def test_expectation_over_every_completion_of_a_tiny_chain(tiny, size, rules):
         assert float(noise.norm() / size_of) < 1e-6
         assert float((total - expected[rule]).norm() / size_of) < 1e-6
         assert float((total - brute_force(tiny, rule, size)).norm() / size_of) < 1e-6
-    if "oracle" in rules:
-        cosine = torch.nn.functional.cosine_similarity(sums["oracle"][2], exact(tiny), dim=0)
+    if "known_credit" in rules:
+        cosine = torch.nn.functional.cosine_similarity(sums["known_credit"][2], exact(tiny), dim=0)
         assert abs(float(cosine) - 1) < 1e-5
 
 
@@ -152,7 +152,7 @@ def brute_force(tiny, rule, size):
         :, :-1
     ]
     scored = logits.log_softmax(-1).gather(2, COMPLETIONS.unsqueeze(2)).squeeze(2)
-    if rule == "oracle":
+    if rule == "known_credit":
         advantages = values_of(tiny, COMPLETIONS).credit
     else:
         orders = torch.tensor(list(itertools.product(range(8), repeat=size)))  # (8^G, G)
@@ -307,15 +307,15 @@ def test_the_exact_gradient_is_the_slope_of_the_exact_value(policy):
 def test_the_oracle_and_permuted_advantages_are_the_bounds(double):
     rules = {
         rule: credit_recovered(double.policy, double.rollouts, rule, double.task, tokens=2)
-        for rule in ("oracle", "permuted")
+        for rule in ("known_credit", "permuted")
     }
-    assert rules["oracle"].scale == 1
-    assert rules["oracle"].update["bias"] == 0
-    assert rules["oracle"].update["oracle_rollouts"] == pytest.approx(len(double.rollouts))
+    assert rules["known_credit"].scale == 1
+    assert rules["known_credit"].update["bias"] == 0
+    assert rules["known_credit"].update["oracle_rollouts"] == pytest.approx(len(double.rollouts))
     assert rules["permuted"].update["noise"] == pytest.approx(1)
     assert rules["permuted"].update["oracle_rollouts"] == 0
     # the contexts that were visited stand for all
-    assert rules["oracle"].update["expected_cosine"] > 0.9
+    assert rules["known_credit"].update["expected_cosine"] > 0.9
 
 
 def test_a_batch_that_pushes_nothing_recovers_nothing(double):

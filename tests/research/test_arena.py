@@ -26,8 +26,8 @@ from workbook.studies.teaching import masks
 from workbook.studies.worlds import arena as arena_studies
 from workbook.studies.worlds import arena_outcomes, claims, figures
 from workbook.studies.worlds import study as worlds
-from workbook.theory.choices import ESTIMATORS
-from workbook.theory.credit_rules import CREDIT_RULES
+from workbook.theory.choices import ESTIMATORS, FORMER_RULE_NAMES
+from workbook.theory.credit_rules import RULES
 from workbook.views.measured import measured_table
 from workbook.views.style import to_spec
 
@@ -80,7 +80,8 @@ def test_every_rule_stands_in_worlds_or_in_the_arena():
     teaching = ["delta", *(name.replace(" ", "_") for name in masks.MASKS)]
     trained = [*worlds.ARMS, *arena_outcomes.RULES, arena_outcomes.RANDOM, arena.MIX]
     trained += [*arena_studies.NOT_TRAINED, *teaching]
-    assert sorted(trained) == sorted({*ESTIMATORS, *CREDIT_RULES})
+    names = [FORMER_RULE_NAMES.get(name, name) for name in trained]
+    assert sorted(names) == sorted({*ESTIMATORS, *RULES})
     assert all(rule in read_registration("arena").definitions for rule in arena_outcomes.RULES)
 
 
@@ -186,7 +187,7 @@ def test_a_row_of_ones_own_takes_its_place(folder, monkeypatch):
     text, spec = arena_charts.table_text(table), to_spec(arena_charts.arena_chart(table))
     for part in (
         "f (yours)",
-        "oracle (yours)",
+        "known credit (yours)",
         "In world third",
         "plain with a tenth of entropy minimisation +0.",
     ):
@@ -199,7 +200,7 @@ def test_a_row_of_ones_own_takes_its_place(folder, monkeypatch):
         if "kind" in row
     }
     assert [
-        kinds[name] for name in ("f (yours)", "oracle", arena.MIX, "coin_reward", "ibpo")
+        kinds[name] for name in ("f (yours)", "known credit", arena.MIX, "coin_reward", "ibpo")
     ] == list(arena_charts.KINDS)
 
 
@@ -217,7 +218,7 @@ def test_a_rule_that_was_never_half_way_has_no_octaves(folder):
         row[0].removesuffix(" (yours)"): row[heading.index("octaves ahead, third")] for row in rows
     }
     assert cells["ibpo"] == cells["dr_grpo"] == "not reached"
-    assert cells["oracle"].endswith("], not reached in 3 of 10")
+    assert cells["known credit"].endswith("], not reached in 3 of 10")
     assert "not reached" not in arena_charts.table_text(
         arena.arena_table({"world:third": ends.assign(censored=False)}).assign(source="yours")
     )

@@ -17,7 +17,7 @@ from workbook.studies.drift.equal_weights import LR, OBJECTIVES, arm_loop, taxes
 from workbook.studies.record import load_measured
 from workbook.tasks import get_task
 from workbook.theory.credit_controls import EqualWeights
-from workbook.theory.objective import objective_weights
+from workbook.theory.weights import objective_weights
 from workbook.training.loop import train
 
 

@@ -20,7 +20,7 @@ import joblib
 import numpy as np
 import pandas as pd
 
-from workbook.app.half_way import EXACT, PLAIN, most_tokens, run_ends, within
+from workbook.app.half_way import KNOWN_CREDIT, PLAIN, most_tokens, run_ends, within
 from workbook.app.world_runs import BATCHES, WorldUnit, run_rule
 from workbook.files import write_parquet
 from workbook.messages import InvalidValue, progress, reporting
@@ -31,7 +31,7 @@ from workbook.views.measured import measured_table
 WORLDS = ("plain", "third")  # likeliest words right, and a third of them wrong
 MIX = "entropy_penalty"  # plain and some entropy minimisation, at plain's own rate
 BESIDE = {  # what a lead is read beside: {rule: what the headline calls it}
-    EXACT: "known credit",
+    KNOWN_CREDIT: "known credit",
     "entropy_minimization": "entropy minimisation, which sees no reward,",
     MIX: "plain with a tenth of entropy minimisation",
 }
@@ -74,6 +74,8 @@ def compare_rule(
     fewer than two units, where the policies of a world are not there, and where a unit does not
     start at the value of the committed runs.
     """
+    if rule == "known_credit":
+        rule = KNOWN_CREDIT
     call, show = credit_call(rule), show or (lambda line: None)
     if units < 2:
         raise InvalidValue("units", units, "2 or more: an interval is over units")

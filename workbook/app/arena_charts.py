@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.app.arena import MIX, YOURS, arena_headline, short_name
-from workbook.app.half_way import EXACT, LOWER, PLAIN
+from workbook.app.half_way import KNOWN_CREDIT, LOWER, PLAIN
 from workbook.files import replacement
 from workbook.messages import InvalidValue, markdown_table
 from workbook.theory.credit_controls import REWARD_FREE
@@ -107,7 +107,8 @@ def _domain(means: pd.Series, ratio: bool) -> list[float]:
 
 def row_name(row: dict) -> str:
     """What a row of the table is called: the rule, marked where it was measured by oneself."""
-    return short_name(row["rule"]) + f" ({YOURS})" * (row.get("source") == YOURS)
+    name = "known credit" if row["rule"] == KNOWN_CREDIT else short_name(row["rule"])
+    return f"{name} ({YOURS})" if row.get("source") == YOURS else name
 
 
 def row_kind(row: dict) -> str:
@@ -119,7 +120,7 @@ def row_kind(row: dict) -> str:
         return mix
     return (
         known
-        if row["rule"] in (EXACT, PLAIN, LOWER)
+        if row["rule"] in (KNOWN_CREDIT, PLAIN, LOWER)
         else free
         if row["rule"] in REWARD_FREE
         else other

@@ -16,7 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-EXACT, PLAIN, LOWER = "oracle", "dr_grpo", "permuted"  # known credit, group advantages, no credit
+# rules by the names that committed tables have for them: true credit, group advantages, no credit
+KNOWN_CREDIT = "oracle"
+PLAIN = "dr_grpo"
+LOWER = "permuted"
 # reward: where the best rule gains less, nothing was learned in the world, and half-way is noise
 LEAST = 0.05
 COLLAPSED = 0.5  # share of the start's value below which a policy has collapsed

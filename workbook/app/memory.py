@@ -23,7 +23,7 @@ from workbook.policies.load import locate
 from workbook.policies.models import MIB, as_device, as_dtype, free_mib, kept_per_token, widths
 from workbook.rollouts.scoring import ADAPTER_RANK, rows_within, tokenize_prompts
 from workbook.tasks import get_task
-from workbook.theory.coupling import STRIP
+from workbook.theory.coupling import STRIP_ROWS
 from workbook.training.config import RunConfig
 
 # 4 bits, an 8-bit scale per 64 weights, a 32-bit scale per 256 of those
@@ -347,7 +347,7 @@ def probe_needs(probe: str, config, tokens: int, free: float) -> tuple[float, in
     )
     fixed += largest * dtype.itemsize if packed else 0
     if whole:  # one group's logits, and a strip of its kernel, which is summed up in 64 bits
-        fixed += GROUP * tokens * (config.vocab_size * dtype.itemsize + STRIP * 3 * 8)
+        fixed += GROUP * tokens * (config.vocab_size * dtype.itemsize + STRIP_ROWS * 3 * 8)
     about = (PROMPT + tokens, tokens, config, dtype, ADAPTER_RANK)
     parts = [rows_within(free - fixed, "cuda", kind, *about) for kind in kinds]
     return (

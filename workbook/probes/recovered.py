@@ -43,7 +43,7 @@ from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.likelihood import FIELDS, passes
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
-from workbook.theory.choices import ESTIMATORS
+from workbook.theory.choices import ESTIMATORS, FORMER_RULE_NAMES
 from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.theory.decomposition import (
     GAIN_RULES,
@@ -163,7 +163,7 @@ def check_gains(rollouts: Rollouts, rule: str) -> int:
     """Return the group size; ValueError where the expectation of a rule's pushes has no closed
     form.
     """
-    if rule not in GAIN_RULES:
+    if FORMER_RULE_NAMES.get(rule, rule) not in GAIN_RULES:
         raise InvalidValue(
             "rule", rule, f"one with an expectation in closed form: {', '.join(GAIN_RULES)}"
         )

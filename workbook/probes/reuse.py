@@ -15,7 +15,7 @@ from workbook.policies.models import private_copy
 from workbook.probes.step import update
 from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts
-from workbook.theory import objective
+from workbook.theory import weights as token_weights
 from workbook.theory.advantages import group_extreme, group_index, group_sum, shared_places
 from workbook.theory.choices import CLIPPINGS as BOUNDED
 from workbook.theory.choices import TRANSFORMS
@@ -83,7 +83,7 @@ def objective_weights(
         rollouts.advantages,
         rollouts.group_ids,
     )
-    return objective.objective_weights(
+    return token_weights.objective_weights(
         *batch,
         level,
         clip=None if clipping == "none" else (epsilon, epsilon),

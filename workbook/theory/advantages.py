@@ -1,8 +1,19 @@
-"""Advantages: from one reward per rollout to the number that multiplies each of its tokens'
-gradients; and group sums.
+"""Advantages: from one reward per rollout to the number that multiplies its tokens' gradients.
 
-Positive means advantage > 0, negative < 0, and neutral exactly 0, as for every rollout of a group
-with equal rewards.
+A reward says little by itself: 1 is no news on a prompt that every answer solves. So GRPO samples a
+group of G rollouts of one prompt, and asks of each how much better it did than its group:
+
+    A_i = r_i - mean of the group's rewards
+
+GRPO divides this by the group's standard deviation, too. Every token of rollout i is then pushed by
+A_i. The advantages of a group add up to 0. What all of its rollouts say is therefore pushed up by
+some of them and as far down by the others, and cancels; what they say differently is left to learn
+from. This is where cancellation begins.
+
+A rollout is *positive* where A > 0, *negative* where A < 0, and *neutral* where A is exactly 0, as
+every rollout of a group with equal rewards is.
+
+Letters: B rollouts, T completion tokens, n groups.
 """
 
 import torch
@@ -19,51 +30,65 @@ STD_EPSILON = 1e-4  # TRL's: GRPO divides by std + 1e-4
 def group_advantages(
     rewards: Float[Tensor, " B"], group_ids: Shaped[Tensor, " B"], estimator: str = "grpo"
 ) -> Float[Tensor, " B"]:
-    """One advantage per rollout: its reward against a baseline, mostly the mean of its own group.
+    """Compute one advantage per rollout: its reward against a baseline, mostly its group's mean.
 
     With m_g, s_g and n_g the mean, unbiased standard deviation and size of i's group:
 
-    - grpo: (r_i - m_g) / (s_g + 1e-4)                  GRPO (arXiv 2402.03300, section 4.1.2), TRL's up to rounding
-    - dr_grpo: r_i - m_g                                Dr. GRPO (arXiv 2503.20783)
-    - rloo: r_i - mean of the group's other rewards     RLOO (arXiv 2402.14740)
-    - reinforce: r_i - mean of the whole batch          REINFORCE with a batch baseline, in groups of unequal rewards
+    - grpo: (r_i - m_g) / (s_g + 1e-4)               GRPO (arXiv 2402.03300, section 4.1.2)
+    - dr_grpo: r_i - m_g                             Dr. GRPO (arXiv 2503.20783)
+    - rloo: r_i - mean of the group's other rewards  RLOO (arXiv 2402.14740)
+    - reinforce: r_i - mean of the whole batch       in groups of unequal rewards, else 0
     - positive_only, negative_only: grpo's where > 0 (< 0), else 0
 
     Shapes: rewards (B,), group_ids (B,) any labels in any order, groups of any size; result (B,).
     Units: the reward's (grpo: standard deviations). A group of equal rewards, a single rollout too,
-    gives exactly 0. Computed in the rewards' dtype, in float32 for integers and half precision.
+    gives exactly 0. Computed in the rewards' dtype, in float32 for integers and half precision;
+    grpo is TRL's up to rounding.
 
     Raises ValueError for an unknown estimator, rewards that are NaN, infinite or so large that a
     square overflows, and group_ids of another length.
 
-    >>> group_advantages(torch.tensor([1.0, 0.0, 0.1, 0.1]), torch.tensor([7, 7, 3, 3]), "dr_grpo").tolist()
+    >>> rewards, groups = torch.tensor([1.0, 0.0, 0.1, 0.1]), torch.tensor([7, 7, 3, 3])
+    >>> group_advantages(rewards, groups, "dr_grpo").tolist()
     [0.5, -0.5, 0.0, 0.0]
     """
     require_one_of("estimator", estimator, ESTIMATORS)
     rewards = _checked(rewards)
     index, groups = group_index(group_ids, len(rewards))
-    centred = rewards - group_mean(rewards, index, groups)[index]
+
+    # the baseline: what this prompt pays on average
+    centred = rewards - group_mean(rewards, index, groups)[index]  # (B,)
     if estimator == "dr_grpo":
         return centred
+
+    # the baseline of the whole batch, which would push groups of equal rewards, too
     if estimator == "reinforce":
-        neutral = group_extreme(rewards, index, groups, "amax") == group_extreme(
-            rewards, index, groups, "amin"
-        )
-        return (rewards - rewards.mean()).masked_fill(neutral[index], 0.0)
-    size = group_size(index, groups)[index].to(rewards.dtype)
+        lowest = group_extreme(rewards, index, groups, "amin")  # (n,)
+        highest = group_extreme(rewards, index, groups, "amax")
+        neutral = (lowest == highest)[index]
+        return (rewards - rewards.mean()).masked_fill(neutral, 0.0)
+
+    size = group_size(index, groups)[index].to(rewards.dtype)  # (B,)
+    # a rollout alone in its group divides by 1, not by 0
     others = (size - 1).clamp(min=1)
     if estimator == "rloo":
-        return centred * size / others  # r - (sum - r)/(n - 1) = (r - mean) * n/(n - 1)
-    std = (group_sum(centred.square(), index, groups)[index] / others).sqrt()
-    advantages = centred / (std + STD_EPSILON)
-    keep = {"positive_only": advantages > 0, "negative_only": advantages < 0}.get(estimator)
-    return advantages if keep is None else torch.where(keep, advantages, 0.0)
+        # r - (sum - r)/(n - 1) = (r - mean) n/(n - 1)
+        return centred * size / others
+
+    # GRPO: in units of the group's standard deviation
+    variance = group_sum(centred.square(), index, groups)[index] / others
+    advantages = centred / (variance.sqrt() + STD_EPSILON)
+    if estimator == "positive_only":
+        return torch.where(advantages > 0, advantages, 0.0)
+    if estimator == "negative_only":
+        return torch.where(advantages < 0, advantages, 0.0)
+    return advantages
 
 
 def partial_baseline(
     rewards: Float[Tensor, " B"], group_ids: Shaped[Tensor, " B"], share: float = 1.0
 ) -> Float[Tensor, " B"]:
-    """The dial of opposition: a rollout's reward minus a share of the mean reward of its group.
+    """Subtract a share of the group's mean from each reward: the dial of opposition.
 
         A_i = r_i - share m_g
 
@@ -95,13 +120,14 @@ def prefix_credit(
     group_ids: Shaped[Tensor, " B"],
     fallback: str = "dr_grpo",
 ) -> Float[Tensor, "B T"]:
-    """Prefix credit, one advantage per step: how rollouts that took it from a state fared against
-    all that were there.
+    """Compare, at each step, the rollouts that took it with all that stood before it.
 
-    A_it = mean{r_j : j has i's tokens up to and including t} - mean{r_j : j has i's tokens before
-    t}, over the rollouts j of i's group whose position t is in the mask. A step that everybody
-    takes is worth exactly 0. Where no other rollout shares the state, A_it is the group advantage
-    of i (`fallback`: an estimator of group_advantages; dr_grpo is in the same unit, the reward's).
+        A_it = mean{r_j : j has i's tokens up to and including t}
+             - mean{r_j : j has i's tokens before t}
+
+    over the rollouts j of i's group whose position t is in the mask. A step that everybody takes is
+    worth exactly 0. Where no other rollout shares the state, A_it is the group advantage of i
+    (`fallback`: an estimator of group_advantages; dr_grpo is in the same unit, the reward's).
 
     States are token prefixes: the process reward that a group of outcomes hides (arXiv 2509.21154),
     and TreeRPO's without the resampling. It is not Implicit Behavior Policy Optimization (arXiv
@@ -123,25 +149,32 @@ def prefix_credit(
             tuple(completion_ids.shape),
             f"({len(rewards)}, T), a row per reward",
         )
-    alive = active(mask, completion_ids, "completion_ids")
-    alone = group_advantages(rewards, group_ids, fallback)
-    # differences of means do not see the shift
+    alive = active(mask, completion_ids, "completion_ids")  # (B, T)
+    alone = group_advantages(rewards, group_ids, fallback)  # (B,)
+    # a difference of means is the same for centred rewards
     centred = group_advantages(rewards, group_ids, "dr_grpo")
-    state, states = group_index(group_ids, len(rewards))
-    tokens, token = torch.unique(completion_ids, return_inverse=True)
-    out = torch.zeros_like(centred).unsqueeze(1).repeat(1, completion_ids.shape[1])
+    words, word = torch.unique(completion_ids, return_inverse=True)  # word: (B, T), from 0 on
+
+    # a state is a group with the tokens so far: at first the group alone
+    state, states = group_index(group_ids, len(rewards))  # (B,)
+    credit = torch.zeros_like(centred).unsqueeze(1).repeat(1, completion_ids.shape[1])
     for t in range(completion_ids.shape[1]):
-        after, afters = group_index(state * len(tokens) + token[:, t], len(rewards))
+        next_state, next_states = group_index(state * len(words) + word[:, t], len(rewards))
+
+        # only rollouts that have a token here are compared
         rows = alive[:, t].nonzero().squeeze(1)
-        here = _mean_and_count(centred[rows], state[rows], states)
-        then = _mean_and_count(centred[rows], after[rows], afters)
-        gain = torch.where(then[1] == here[1], 0.0, then[0] - here[0])
-        out[rows, t] = torch.where(here[1] == 1, alone[rows], gain)
-        state, states = after, afters
-    return out
+        before, stood = _mean_and_count(centred[rows], state[rows], states)
+        after, followed = _mean_and_count(centred[rows], next_state[rows], next_states)
+
+        # exactly 0 where everybody takes the step, whatever rounding says
+        gain = torch.where(followed == stood, 0.0, after - before)
+        credit[rows, t] = torch.where(stood == 1, alone[rows], gain)
+        state, states = next_state, next_states
+    return credit
 
 
 def _mean_and_count(values: Tensor, index: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Mean and size of each row's group, at the row."""
     return group_mean(values, index, groups)[index], group_size(index, groups)[index]
 
 
@@ -150,6 +183,7 @@ def _checked(rewards: Tensor) -> Tensor:
     if rewards.ndim != 1:
         raise InvalidValue("rewards.shape", tuple(rewards.shape), "(B,), one number per rollout")
     rewards = rewards.detach().to(torch.promote_types(rewards.dtype, torch.float32))
+    # a sum of B squares must not overflow; NaN fails the comparison, too
     limit = torch.finfo(rewards.dtype).max ** 0.5 / max(len(rewards), 1)
     bad = (~(rewards.abs() <= limit)).nonzero().flatten()
     if len(bad):
@@ -161,15 +195,17 @@ def _checked(rewards: Tensor) -> Tensor:
     return rewards
 
 
-# -- sums, means and extremes over the groups of a batch, whatever their labels, order and sizes
-# -----------------------
+# Sums, means and extremes over the groups of a batch, whatever their labels, order and sizes.
 
 
 def group_index(group_ids: Shaped[Tensor, " B"], size: int) -> tuple[Int[Tensor, " B"], int]:
-    """Number the groups 0..n-1 in the order of their labels: the number of each rollout's group,
-    and n.
+    """Number the groups 0..n-1 in the order of their labels; return each rollout's number, and n.
 
     Raises ValueError where `group_ids` does not hold one label for each of `size` rollouts.
+
+    >>> index, groups = group_index(torch.tensor([7, 7, 3]), 3)
+    >>> index.tolist(), groups
+    ([1, 1, 0], 2)
     """
     if group_ids.shape != (size,):
         raise InvalidValue(
@@ -190,23 +226,24 @@ def group_extreme(
     values: Shaped[Tensor, "B *rest"], index: Int[Tensor, " B"], groups: int, kind: str
 ) -> Shaped[Tensor, "n *rest"]:
     """Smallest (kind "amin") or largest (kind "amax") value of each group."""
-    empty = values.new_zeros((groups, *values.shape[1:]))
+    extremes = values.new_zeros((groups, *values.shape[1:]))
+    # scatter wants an index of the values' own shape
     rows = index.reshape(-1, *[1] * (values.ndim - 1)).expand_as(values)
-    return empty.scatter_reduce_(0, rows, values, kind, include_self=False)
+    return extremes.scatter_reduce_(0, rows, values, kind, include_self=False)
 
 
 def group_mean(
     values: Float[Tensor, " B"], index: Int[Tensor, " B"], groups: int
 ) -> Float[Tensor, " n"]:
-    """Mean of each group, held between its extremes, so that equal values have exactly themselves
-    as mean.
+    """Mean of each group, held between its extremes: equal values have exactly themselves as mean.
 
     A plain float mean of three times 0.1 is off by a rounding error, which would give a neutral
     group a sign.
     """
     mean = group_sum(values, index, groups) / group_size(index, groups).to(values.dtype)
-    low, high = (group_extreme(values, index, groups, kind) for kind in ("amin", "amax"))
-    return mean.clamp(low, high)
+    lowest = group_extreme(values, index, groups, "amin")
+    highest = group_extreme(values, index, groups, "amax")
+    return mean.clamp(lowest, highest)
 
 
 def group_size(index: Int[Tensor, " B"], groups: int) -> Int[Tensor, " n"]:
@@ -217,8 +254,9 @@ def group_size(index: Int[Tensor, " B"], groups: int) -> Int[Tensor, " n"]:
 def active(
     mask: Shaped[Tensor, "*shape"] | None, like: Shaped[Tensor, "*shape"], name: str
 ) -> Bool[Tensor, "*shape"]:
-    """The mask as booleans, all true where there is none; ValueError where its shape is not that of
-    `like`.
+    """Return the mask as booleans, all true where there is none.
+
+    Raises ValueError where its shape is not that of `like`, which the message calls `name`.
     """
     if mask is None:
         return torch.ones_like(like, dtype=torch.bool)
@@ -230,17 +268,18 @@ def active(
 def shared_places(
     completion_ids: Int[Tensor, "B T"], mask: Shaped[Tensor, "B T"], group_ids: Shaped[Tensor, " B"]
 ) -> Bool[Tensor, "B T"]:
-    """Mask of position-shared tokens: every rollout of the group has the same token at the same
-    position.
+    """Mask of position-shared tokens: all rollouts of the group have this token at this position.
 
     >>> ids = torch.tensor([[5, 1, 2], [5, 7, 2]])
     >>> shared_places(ids, torch.tensor([[1, 1, 1], [1, 1, 0]]), torch.zeros(2)).tolist()
     [[True, False, False], [True, False, False]]
     """
     index, groups = group_index(group_ids, len(completion_ids))
-    low, high = (group_extreme(completion_ids, index, groups, kind) for kind in ("amin", "amax"))
+    # all ids of a group agree where the smallest is the largest
+    smallest = group_extreme(completion_ids, index, groups, "amin")  # (n, T)
+    largest = group_extreme(completion_ids, index, groups, "amax")
     everybody = group_extreme(mask.to(completion_ids.dtype), index, groups, "amin") > 0
-    return ((low == high) & everybody)[index]
+    return ((smallest == largest) & everybody)[index]
 
 
 def permute_in_groups(
@@ -248,15 +287,17 @@ def permute_in_groups(
     group_ids: Shaped[Tensor, " B"],
     generator: torch.Generator | None = None,
 ) -> Shaped[Tensor, "B *rest"]:
-    """Values permuted among the rows of each group, in the order of the groups' labels; draws from
-    a CPU generator.
+    """Permute values among the rows of each group, in the order of the groups' labels.
+
+    generator: a CPU one; None draws from torch's global generator.
 
     >>> permute_in_groups(torch.tensor([1, 1, 2]), torch.tensor([0, 0, 1])).tolist()
     [1, 1, 2]
     """
     index, groups = group_index(group_ids, len(values))
-    out = values.clone()
+    permuted = values.clone()
     for group in range(groups):
         rows = (index == group).nonzero().squeeze(1)
-        out[rows] = values[rows[torch.randperm(len(rows), generator=generator).to(rows.device)]]
-    return out
+        order = torch.randperm(len(rows), generator=generator).to(rows.device)
+        permuted[rows] = values[rows[order]]
+    return permuted

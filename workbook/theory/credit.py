@@ -1,12 +1,20 @@
-"""CreditBatch: what a credit rule is given, and the decorator that declares a rule.
+"""Credit rules: what a rule is given, a CreditBatch, and the decorator that declares it.
 
-A credit rule is a function of one argument, `rule(batch) -> Tensor`, that returns one advantage per
-rollout (B,) or one per token (B, T); outside the mask they count for nothing. What is dear (output
-states, another pass through the policy, continuations) is computed when a rule first asks for it
-and then kept, so that a rule that does not ask pays nothing.
+One reward per rollout says nothing of which of its tokens earned it. A *credit rule* distributes
+it: a function of one argument, `rule(batch) -> Tensor`, that returns one advantage per rollout (B,)
+or one per token (B, T). The shortest one gives every token of a rollout the same:
 
-Letters: B rollouts, T completion tokens (right-padded), N tokens in the mask in row-major order, D
-width, V vocabulary.
+    @credit_rule("plain", paper="GRPO")
+    def plain(batch):
+        'Give every token the advantage of its rollout.'
+        return per_token(batch, batch.group_advantages("grpo"))
+
+and is trained with as `advantage_estimator: plain`. Outside the mask advantages count for nothing.
+What is dear to compute (output states, another pass through the policy, continuations) is computed
+when a rule first asks the batch for it and is kept then, so a rule that does not ask pays nothing.
+
+Letters: B rollouts, G group size, T completion tokens (right-padded), N tokens in the mask in
+row-major order, D width, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +31,7 @@ from .advantages import active, group_advantages, group_index
 
 Rule = Callable[["CreditBatch"], Tensor]
 Start = str | Float[Tensor, " B"]  # an estimator's name, or advantages
-# What is computed on first access, by the name of the attribute.
+# what is computed on first access, by the name of the attribute
 LAZY = (
     "old_logps",
     "logps",
@@ -35,7 +43,7 @@ LAZY = (
     "answers",
     "known_credit",
 )
-PER_TOKEN = ("old_logps", "logps", "entropies", "places", "known_credit")
+_PER_TOKEN = ("old_logps", "logps", "entropies", "places", "known_credit")
 
 
 class CreditBatch:
@@ -48,26 +56,30 @@ class CreditBatch:
         mask: (B, T), 1 on completion tokens.
         step: optimizer steps done so far.
         generator: source of every random draw of a rule, on the CPU; None makes one seeded with
-        `step`.
+            `step`.
         continuation: function (rollouts (n,), prefixes) -> (n rewards, number of tokens sampled),
-        for `continue_from`.
+            for `continue_from`.
         lazy: values of LAZY, or functions of no argument that compute them on first access:
-            old_logps (B, T) nats, of the policy that sampled;  logps (B, T) nats and entropies (B, T) nats, of the
-            policy of now;  states, an object with hidden (N, D), logits (N, V), tokens (N,), kernel() and
-            select(index);  tokens, a list of strings per rollout, of its tokens in the mask;  places (B, T), whole
-            numbers, where the task's grammar has each token (`token_places`);  prompts, a string per rollout;
-            answers, what each rollout states as its answer, or None;  known_credit (B, T) on tasks that know
-            it. Per-token values are 0 outside the mask.
+            old_logps (B, T), nats, of the policy that sampled;
+            logps (B, T) and entropies (B, T), nats, of the policy of now;
+            states, an object with hidden (N, D), logits (N, V), tokens (N,), kernel() and
+            select(index);
+            tokens, a list of strings per rollout, of its tokens in the mask;
+            places (B, T), whole numbers, where the task's grammar has each token (`token_places`);
+            prompts, a string per rollout;
+            answers, what each rollout states as its answer, or None;
+            known_credit (B, T), Q - V of each token, on tasks that know it.
+            Per-token values are 0 outside the mask.
 
     Raises ValueError for shapes that do not agree, rewards that are not finite, and, on access, for
     what the caller did not give.
 
-    >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.tensor([[5, 1], [5, 2]]), torch.ones(2, 2))
+    >>> rewards, groups = torch.tensor([1.0, 0.0]), torch.zeros(2)
+    >>> batch = CreditBatch(rewards, groups, torch.tensor([[5, 1], [5, 2]]), torch.ones(2, 2))
     >>> batch.group_advantages().tolist()
     [0.5, -0.5]
-    >>> batch.known_credit
-    Traceback (most recent call last):
-    ValueError: batch.known_credit is not known here: whoever made this batch gave no known_credit.
+    >>> batch.knows("known_credit")
+    False
     """
 
     def __init__(
@@ -81,7 +93,8 @@ class CreditBatch:
         continuation: Callable[[Tensor, list[list[int]]], tuple[Any, int]] | None = None,
         **lazy: Any,
     ):
-        if unknown := sorted(set(lazy) - set(LAZY)):
+        unknown = sorted(set(lazy) - set(LAZY))
+        if unknown:
             raise InvalidValue(
                 unknown[0],
                 lazy[unknown[0]],
@@ -94,14 +107,22 @@ class CreditBatch:
                 tuple(completion_ids.shape),
                 f"({len(rewards)}, T), a row per reward",
             )
+        # refuses labels of another number
         group_index(group_ids, len(rewards))
         if not rewards.isfinite().all():
             raise InvalidValue("rewards", float(rewards[~rewards.isfinite()][0]), "finite")
-        self.rewards, self.group_ids, self.completion_ids = rewards, group_ids, completion_ids
+
+        self.rewards = rewards
+        self.group_ids = group_ids
+        self.completion_ids = completion_ids
         self.mask: Bool[Tensor, "B T"] = active(mask, completion_ids, "completion_ids")
-        self.step, self.sampled_tokens = step, 0
+        self.step = step
+        self.sampled_tokens = 0
         self.generator = torch.Generator().manual_seed(step) if generator is None else generator
-        self._continuation, self._lazy, self._values = continuation, lazy, {}
+        self._continuation = continuation
+        # as given, and as computed once
+        self._lazy = lazy
+        self._values: dict[str, Any] = {}
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -111,7 +132,8 @@ class CreditBatch:
             raise AttributeError(f"a CreditBatch has no attribute {name!r}")
         if name not in self._values:
             value = self._lazy.get(name)
-            value = value() if callable(value) else value
+            if callable(value):
+                value = value()
             if value is None:
                 raise InvalidValue(
                     f"batch.{name}",
@@ -119,14 +141,18 @@ class CreditBatch:
                     "given to CreditBatch",
                     f"batch.{name} is not known here: whoever made this batch gave no {name}.",
                 )
-            self._values[name] = self._masked(name, value) if name in PER_TOKEN else value
+            if name in _PER_TOKEN:
+                value = self._masked(name, value)
+            self._values[name] = value
         return self._values[name]
 
     def knows(self, name: str) -> bool:
-        """Whether the caller gave this value of LAZY, or continuations ("continue_from"). Computes
-        nothing.
+        """Whether the caller gave this value of LAZY, or continuations; computes nothing.
+
+        name: one of LAZY, or "continue_from".
         """
-        return (self._continuation if name == "continue_from" else self._lazy.get(name)) is not None
+        given = self._continuation if name == "continue_from" else self._lazy.get(name)
+        return given is not None
 
     def groups(self) -> list[Int[Tensor, " G"]]:
         """The rollouts of each group, as rows of this batch, in the order of the groups' labels."""
@@ -140,12 +166,13 @@ class CreditBatch:
     def continue_from(
         self, rollouts: Int[Tensor, " n"], prefixes: Sequence[Sequence[int]]
     ) -> Float[Tensor, " n"]:
-        """Rewards of prefixes that the policy continues, one sample each, behind the prompts of
-        these rollouts.
+        """Let the policy continue prefixes of completions, one sample each; return their rewards.
 
-        rollouts: (n,) rows of this batch.  prefixes: a list of token ids each, which may be empty
-        or end the completion (nothing is sampled then). The tokens sampled are added to
-        `sampled_tokens`.
+        rollouts: (n,) rows of this batch, whose prompts the prefixes follow.
+        prefixes: n lists of token ids, which may be empty or end the completion (nothing is sampled
+        then).
+
+        The number of tokens sampled is added to `sampled_tokens`.
 
         Raises ValueError where there is no policy to sample from, and for rows, prefixes or ids
         that are not valid.
@@ -162,15 +189,16 @@ class CreditBatch:
         prefixes = [[int(token) for token in prefix] for prefix in prefixes]
         if len(rollouts) != len(prefixes):
             raise InvalidValue("prefixes", len(prefixes), f"as many as rollouts, {len(rollouts)}")
-        if len(rollouts) and not 0 <= int(rollouts.min()) <= int(rollouts.max()) < len(self):
-            raise InvalidValue("rollouts", rollouts.tolist(), f"numbers from 0 to {len(self) - 1}")
         if not len(rollouts):
             return self.rewards.new_zeros(0)
+        if int(rollouts.min()) < 0 or int(rollouts.max()) >= len(self):
+            raise InvalidValue("rollouts", rollouts.tolist(), f"numbers from 0 to {len(self) - 1}")
         rewards, sampled = self._continuation(rollouts, prefixes)
         self.sampled_tokens += int(sampled)
         return torch.as_tensor(rewards, dtype=self.rewards.dtype, device=self.rewards.device)
 
     def _masked(self, name: str, value: Tensor) -> Tensor:
+        """A per-token value (B, T), detached, 0 outside the mask."""
         if value.shape != self.mask.shape:
             raise InvalidValue(
                 f"batch.{name}.shape",
@@ -182,12 +210,13 @@ class CreditBatch:
 
 @dataclass(frozen=True)
 class CreditRule:
-    """A credit rule under its name: what it changes, where it comes from and what it asks the batch
-    for.
+    """A credit rule under its name: what it changes, where it comes from, what it asks for.
 
-    needs: names of LAZY, or continue_from.  exact: "as published", "our reading" (the function's
-    docstring says where it departs from its source) or "control".  per_token: advantages (B, T),
-    else (B,).  each_step: whether it is evaluated again in every micro-batch.
+    needs: names of LAZY, or continue_from.
+    exact: "as published", "our reading" (the function's docstring says where it departs from its
+    source) or "control".
+    per_token: advantages (B, T), else (B,).
+    each_step: whether it is evaluated again in every micro-batch.
     """
 
     name: str
@@ -208,7 +237,7 @@ class CreditRule:
         return all(batch.knows(name) for name in self.needs)
 
 
-# all that is decorated in theory.credit_edits, credit_controls, credit_rules
+# every decorated function of theory.credit_rules, credit_masks, credit_edits, credit_controls
 CREDIT_RULES: dict[str, CreditRule] = {}
 
 
@@ -221,8 +250,9 @@ def credit_rule(
     per_token: bool = True,
     each_step: bool = False,
 ) -> Callable[[Rule], Rule]:
-    """Declare a function as the credit rule that `advantage_estimator: NAME` trains with; see
-    `CreditRule`.
+    """Declare a function as the credit rule that `advantage_estimator: NAME` trains with.
+
+    The first line of its docstring says what it changes; for the arguments see `CreditRule`.
     """
 
     def declare(function: Rule) -> Rule:
@@ -255,8 +285,9 @@ def per_token(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float[Tens
 
 
 def token_places(batch: CreditBatch) -> Int[Tensor, "B T"]:
-    """Where each token stands: its slot in the task's grammar where that is known, else its
-    position from 0 on.
+    """Place of each token: its slot in the task's grammar where that is known, else its position.
+
+    Positions count from 0.
     """
     if batch.knows("places"):
         return batch.places
@@ -265,4 +296,6 @@ def token_places(batch: CreditBatch) -> Int[Tensor, "B T"]:
 
 def sampled_logps(batch: CreditBatch) -> Float[Tensor, "B T"]:
     """Log-probabilities when sampled, or those of now where the sampler's are not known; nats."""
-    return batch.old_logps if batch.knows("old_logps") else batch.logps
+    if batch.knows("old_logps"):
+        return batch.old_logps
+    return batch.logps

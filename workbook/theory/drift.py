@@ -1,7 +1,12 @@
-"""Drift: how far an update that no reward asked for moves a softmax, or the odds of equal
-solutions.
+"""Drift: how far an update moves a softmax, or the odds between equally good solutions.
 
-All of it is measured between two policies; what causes it is the business of `weights`.
+Some movement earns nothing. Where an answer may begin with any of three words, no reward prefers
+one of them; yet sampling noise, and pushes that fail to cancel, move their probabilities anyway.
+This *reward-irrelevant drift* is the tax of training, and it is measured in nats: as a KL
+divergence between the softmax before and after, or as a change of log-odds between solutions that
+deserve the same. The measures compare two policies; `theory.weights` says what moves them apart.
+
+Letters: V vocabulary, K solutions.
 """
 
 import torch
@@ -10,7 +15,7 @@ from torch import Tensor
 
 from workbook.messages import InvalidValue, require_one_of
 
-ORDERS = ("exact", "quadratic")
+_KL_ORDERS = ("exact", "quadratic")
 
 
 def kl_drift(
@@ -36,32 +41,39 @@ def kl_drift(
     >>> round(kl_drift(torch.zeros(2), torch.tensor([0.1, -0.1])).item(), 5)
     0.00498
     """
-    require_one_of("order", order, ORDERS)
+    require_one_of("order", order, _KL_ORDERS)
     if logits.ndim == 0 or step.shape[-1:] != logits.shape[-1:]:
         raise InvalidValue(
             "step.shape",
             tuple(step.shape),
             f"in its last axis that of logits, {tuple(logits.shape)}",
         )
-    logits, step = logits.detach(), step.detach()
-    logp = torch.log_softmax(logits, -1)
+    logits = logits.detach()
+    step = step.detach()
+    logp = torch.log_softmax(logits, -1)  # (..., V)
+    # words of probability 0 count 0, where arithmetic would make NaN of 0 times infinity
     possible = logp > -torch.inf
+
     if order == "quadratic":
         p = logp.exp()
         step = torch.where(possible, step, 0.0)
-        return 0.5 * (p * (step - (p * step).sum(-1, keepdim=True)).square()).sum(-1)
+        mean = (p * step).sum(-1, keepdim=True)
+        return 0.5 * (p * (step - mean).square()).sum(-1)
+
     moved = torch.log_softmax(logits + step, -1)
     gain = torch.where(possible, moved - logp, 0.0)
-    return (moved.exp() * gain).sum(-1).clamp(min=0.0)  # rounding may leave -1e-9
+    # rounding may leave -1e-9
+    return (moved.exp() * gain).sum(-1).clamp(min=0.0)
 
 
 def log_odds_drift(
     before: Float[Tensor, "*batch K"], after: Float[Tensor, "*batch K"]
 ) -> Float[Tensor, "*batch K K"]:
-    """Change of the log-odds of each pair of solutions: entry (a, b) is the change of log
-    pi(y_a)/pi(y_b).
+    """Change of the log-odds of each pair of solutions: entry (a, b) is that of pi(y_a)/pi(y_b).
 
-    drift_ab = (log pi'(y_a) - log pi'(y_b)) - (log pi(y_a) - log pi(y_b)), antisymmetric, in nats.
+        drift_ab = (log pi'(y_a) - log pi'(y_b)) - (log pi(y_a) - log pi(y_b))
+
+    It is antisymmetric, in nats.
 
     Shapes: before and after (..., K), the log-probabilities of K whole solutions (the sum over a
     solution's tokens), normalized or not: a constant common to all drops out. Result (..., K, K).
@@ -85,15 +97,15 @@ def log_odds_drift(
             raise InvalidValue(
                 name, float(logps[~logps.isfinite()][0]), "finite: every solution must be possible"
             )
-    moved = (after - before).detach()
+    moved = (after - before).detach()  # (..., K)
     return moved.unsqueeze(-1) - moved.unsqueeze(-2)
 
 
 def solution_entropy(logps: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
-    """Entropy over equivalent solutions, given that one of them is produced: of two, the binary
-    entropy of D5.
+    """Entropy over equivalent solutions, given that the policy produces one of them.
 
-    H = -sum_k q_k log q_k with q = pi(y_k) / sum_j pi(y_j), in nats, between 0 and log K.
+    H = -sum_k q_k log q_k with q_k = pi(y_k) / sum_j pi(y_j), in nats, between 0 and log K; of two
+    solutions it is the binary entropy of D5.
 
     Shapes: logps (..., K) log-probabilities of the solutions, normalized or not; result (...). An
     impossible solution (-inf) counts 0. Source: arXiv 2604.13088, corollary 3.2. Raises ValueError
@@ -104,5 +116,7 @@ def solution_entropy(logps: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"
     """
     if logps.ndim == 0 or logps.shape[-1] == 0:
         raise InvalidValue("logps.shape", tuple(logps.shape), "(..., K) with at least one solution")
-    logq = torch.log_softmax(logps.detach(), -1)
-    return -(logq.exp() * torch.where(logq > -torch.inf, logq, 0.0)).sum(-1)
+    logq = torch.log_softmax(logps.detach(), -1)  # (..., K)
+    # 0 log 0 counts 0
+    finite = torch.where(logq > -torch.inf, logq, 0.0)
+    return -(logq.exp() * finite).sum(-1)

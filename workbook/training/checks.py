@@ -17,7 +17,7 @@ from workbook.messages import InvalidValue, explain_error, one_line, reworded, s
 from workbook.policies.load import check_name
 from workbook.tasks import get_task
 from workbook.theory.choices import ESTIMATORS, TRANSFORM_INPUTS, TRANSFORMS, WHOLE_GROUP
-from workbook.theory.credit_rules import RULES
+from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.training.config import CHOICES, CancellationConfig, RunConfig, trainer_args
 from workbook.training.credit import check_estimator, credit_call
 
@@ -74,7 +74,7 @@ def credit_rule(args, rule=None):
     """
     return (
         credit_call(args.advantage_estimator)
-        if rule is None and args.advantage_estimator in RULES
+        if rule is None and args.advantage_estimator in CREDIT_RULES
         else rule
     )
 

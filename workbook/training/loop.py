@@ -16,7 +16,7 @@ Each step raises, by its gradient,
     J = 1 / (B L)  sum over rollouts i and their tokens t of  w_it A_it log pi(token t of i)
 
     A    advantage, of the rollout or of the token: `theory.advantages`, or a credit rule
-    w    weight of the token: 1 on fresh rollouts; ratios, clips, transforms: `theory.objective`
+    w    weight of the token: 1 on fresh rollouts; ratios, clips, transforms: `theory.weights`
     L    max_new_tokens: a token of a long answer weighs as much as one of a short answer
 
 With `dr_grpo` advantages that is TRL's loss type "dr_grpo" without gradient clipping, and on the
@@ -50,7 +50,7 @@ from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORM_INP
 from workbook.theory.credit import Rule
 from workbook.theory.credit_controls import REWARD_FREE
 from workbook.theory.credit_rules import CREDIT_RULES
-from workbook.theory.objective import objective_weights
+from workbook.theory.weights import objective_weights
 from workbook.training.credit import CreditCall, credit_call
 from workbook.training.optimizers import OPTIMIZERS, optimizer_of
 
@@ -366,7 +366,7 @@ class LoopConfig:
         known_credit: what a rule is told as known credit, a function (policy, task, rollouts) ->
             (B, T), such as `workbook.probes.exact_credit`. None: the task's own annotation, as in
             the trainer, which is under its demonstrator.
-        level, clip, clipping, transform, transform_on: as in `theory.objective.objective_weights`.
+        level, clip, clipping, transform, transform_on: as in `theory.weights.objective_weights`.
         match: None, or "grad_norm": each mini-batch's gradient is rescaled to the length `norm`,
             unless it is 0.
         permuted: rewards are permuted within each group before advantages are made, so that nothing

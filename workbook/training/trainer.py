@@ -32,7 +32,7 @@ Departures, each behind its field:
    credit rule (`training.credit`), which may give each token its own, (B, T), and may be a function
    of one's own. `baseline_share` subtracts a share of the group's mean reward alone.
 3. `group_transform` and `clipping="symmetric"`: the loss becomes `-(w A).detach() * log pi`, with
-   `w` from `theory.objective`. No copy of TRL's loss: TRL reads the advantages after the
+   `w` from `theory.weights`. No copy of TRL's loss: TRL reads the advantages after the
    log-probabilities, so `_get_per_token_logps_and_entropies` writes `w A` in the advantages' place
    and drops the old log-probabilities, which makes TRL's own ratio 1 with gradient grad log pi.
    vLLM's correction goes into w before the transform, and is 1 in what TRL multiplies afterwards.
@@ -66,8 +66,7 @@ from workbook.policies.load import recast_adapters
 from workbook.theory.advantages import group_advantages, partial_baseline, shared_places
 from workbook.theory.batching import minibatch_order
 from workbook.theory.credit import Rule
-from workbook.theory.objective import ratio_weights, transform_weights
-from workbook.theory.weights import cancellation_residual
+from workbook.theory.weights import cancellation_residual, ratio_weights, transform_weights
 from workbook.training import meter
 from workbook.training.checks import problems, reweights
 from workbook.training.config import CancellationConfig

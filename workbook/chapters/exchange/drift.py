@@ -18,7 +18,7 @@ from workbook.messages import require_one_of, require_range
 from workbook.statistics import bootstrap_mean
 from workbook.theory import kl_drift, solution_entropy
 from workbook.theory.drift import log_odds_drift
-from workbook.theory.objective import transform_weights
+from workbook.theory.weights import transform_weights
 
 VOCABULARY = 8
 RATES = [10 ** (exponent / 4) for exponent in range(-12, 5)]  # 0.001 to 10

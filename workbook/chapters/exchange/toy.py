@@ -27,7 +27,7 @@ from workbook.theory import (
 )
 from workbook.theory.advantages import group_index, group_sum
 from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
-from workbook.theory.objective import transform_weights
+from workbook.theory.weights import transform_weights
 
 # groups per setting; tokens, typical and at most; size of a gradient
 GROUPS, LENGTH, LONGEST, WIDTH = 200, 16, 48, 16

@@ -24,7 +24,7 @@ UPDATE = "the update, in the weights' space"
 LINES = {"all": "all tokens", "result": "result words", "style": "style words"}
 SAMPLED_PROMPTS, SAMPLED_SIZE = 8, 16  # of which a setting takes the first
 MEASURED = 12  # tokens of each class
-RULES = ["grpo", "dr_grpo", "positive_only", "oracle", "permuted"]
+RULES = ["grpo", "dr_grpo", "positive_only", "known_credit", "permuted"]
 
 
 # --- measured
@@ -106,7 +106,7 @@ def explore_recovered() -> Explorer:
         "more rollouts per prompt": {"group_size": 16},
         "positive-only": {"rule": "positive_only"},
         "permuted advantages: the floor": {"rule": "permuted"},
-        "known credit: the ceiling": {"rule": "oracle"},
+        "known credit: the ceiling": {"rule": "known_credit"},
     }
     return Explorer(
         compute_recovered, signal_noise_chart, controls, describe_parts, presets=presets

@@ -6,7 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.app.half_way import EXACT, LOWER, PLAIN
+from workbook.app.half_way import KNOWN_CREDIT, LOWER, PLAIN
 from workbook.views.figures import bars, cells, panels, rule, series
 from workbook.views.style import (
     SERIES,
@@ -20,7 +20,7 @@ from workbook.views.style import (
 )
 
 NAMES = {
-    EXACT: "known credit",
+    KNOWN_CREDIT: "known credit",
     PLAIN: "plain",
     "positive_only": "positive-only",
     "negative_token_filtering": "filtering",
@@ -30,7 +30,7 @@ NAMES = {
     "majority_vote": "majority vote",
     LOWER: "permuted",
 }
-SHOWN = (EXACT, PLAIN, "positive_only", "entropy_minimization")
+SHOWN = (KNOWN_CREDIT, PLAIN, "positive_only", "entropy_minimization")
 COLUMNS = 4  # panels of a row
 KINDS = ("measured", "held out: what came", "what an earlier line had said of it")
 

@@ -109,7 +109,7 @@ def shift(tables: Tables, categories: tuple[str, ...], equal_energy: bool = Fals
     return table[table["category"].isin(categories)].groupby("seed")["shift"].sum()
 
 
-def permuted(tables: Tables, rollouts: tuple[str, ...]) -> pd.Series:
+def permuted_sign_effect(tables: Tables, rollouts: tuple[str, ...]) -> pd.Series:
     """R3: effect of a unit of advantage given to such a rollout, not to one without the word, as a
     share of own's.
     """
@@ -197,8 +197,8 @@ MEASURES = {  # study, at a scale: {key of its outcome: measure}
         "H6 formatting": partial(shift, categories=("style", "template")),
         "R1": partial(rate, tokens="matched by word"),
         "R1 place": partial(rate, tokens="matched by word and place"),
-        "R3": partial(permuted, rollouts=SAME_WORD),
-        "R3 elsewhere": partial(permuted, rollouts=SAME_WORD[1:]),
+        "R3": partial(permuted_sign_effect, rollouts=SAME_WORD),
+        "R3 elsewhere": partial(permuted_sign_effect, rollouts=SAME_WORD[1:]),
         "R5": partial(optimizer_distance, optimizer="sgd"),
         "R5 adamw": partial(optimizer_distance, optimizer="adamw"),
         "H-falsifier": partial(contrast, kept=1.0),

@@ -31,6 +31,7 @@ GROUP_SIZES = (2, 4, 8, 16, 32, 64)  # at PROMPTS prompts
 PROMPT_COUNTS = (1, 4, 16, 64)  # at GROUP_SIZE rollouts
 PROMPTS, GROUP_SIZE = 16, 8
 EQUAL = ((64, 2), (32, 4), (16, 8), (8, 16), (4, 32))  # prompts, rollouts: 128 in all
+# known_credit goes by its registered name, oracle
 RULES = ("grpo", "dr_grpo", "reinforce", "positive_only", "negative_only", "oracle", "permuted")
 RULE = "grpo"
 DRAWS = 4  # of the pools, in a unit

@@ -71,7 +71,7 @@ def opposition_study(bench: Bench) -> dict[str, pd.DataFrame]:
                 f"{arm}-{share:g}", partial(run_arm, bench, rule, lr, permuted=permuted)
             )
             parts.append(made.assign(arm=arm, share=share))
-    made = bench.kept(KNOWN, partial(run_arm, bench, "oracle", lr))
+    made = bench.kept(KNOWN, partial(run_arm, bench, "known_credit", lr))
     parts.append(made.assign(arm=KNOWN, share=np.nan))
     return {"runs": pd.concat(parts, ignore_index=True)}
 

@@ -11,7 +11,7 @@ from functools import partial
 import pandas as pd
 
 from workbook.app.arena import beside_plain
-from workbook.app.half_way import EXACT, PLAIN
+from workbook.app.half_way import KNOWN_CREDIT, PLAIN
 from workbook.statistics import logs, pseudo_values, t_interval
 from workbook.studies.record import Tables, Void
 from workbook.studies.worlds.arena_outcomes import read_rule, rule_ends
@@ -97,10 +97,10 @@ def slope(tables: Tables) -> pd.Series:
 def off_the_line(tables: Tables) -> pd.Series:
     """The price in a world held out minus what the line through the others says of it."""
     on_the_line = predicted(tables).set_index("world")["mean"]
-    return lead(tables, EXACT) - on_the_line[tables.scale.removeprefix("world:")]
+    return lead(tables, KNOWN_CREDIT) - on_the_line[tables.scale.removeprefix("world:")]
 
 
-PRICE, AFTER_300 = partial(lead, arm=EXACT), partial(ahead, study="worlds_300")
+PRICE, AFTER_300 = partial(lead, arm=KNOWN_CREDIT), partial(ahead, study="worlds_300")
 # rules of other papers, our readings
 NEIGHBOURS = {"P1": "prefix_credit", "P2": "ibpo", "P3": "edit_mask"}
 RULES = {"Q2 right modes": lead, "Q2 tax": over, "Q2 pass@8": partial(ahead, column="pass_at_8")}
@@ -116,11 +116,11 @@ MEASURES = {
     "worlds@worlds": {
         "Q1": slope,
         "Q1 price": partial(over_worlds, PRICE),
-        "Q1 value": partial(over_worlds, partial(ahead, arm=EXACT)),
+        "Q1 value": partial(over_worlds, partial(ahead, arm=KNOWN_CREDIT)),
     },
     "worlds": {
         "Q1 world": PRICE,
-        "Q1 separates": partial(ahead, arm=EXACT),
+        "Q1 separates": partial(ahead, arm=KNOWN_CREDIT),
         "Q1 held out": off_the_line,
         "Q1 forced": partial(unlike, measure=PRICE),
         "Q1 forced value": partial(unlike, measure=partial(read, column="value", arm=PLAIN)),
@@ -134,14 +134,14 @@ MEASURES = {
         "Q2 filtering": partial(credited, arm=FILTERING),
     },
     "worlds_300": {
-        "Q1 300": partial(AFTER_300, arm=EXACT),
+        "Q1 300": partial(AFTER_300, arm=KNOWN_CREDIT),
         "Q1 300 entropy": partial(AFTER_300, arm=FREE["entropy"]),
         "Q2 300": partial(AFTER_300, arm=POSITIVE),
         "Q2 300 filtering": partial(AFTER_300, arm=FILTERING),
         "Q2 300 pass@8": partial(AFTER_300, arm=POSITIVE, column="pass_at_8"),
     },
     "worlds_300_plain_rate": {
-        "Q1 300 plain rate": partial(at_plain_rate, arm=EXACT),
+        "Q1 300 plain rate": partial(at_plain_rate, arm=KNOWN_CREDIT),
         "Q2 300 plain rate": partial(at_plain_rate, arm=POSITIVE),
         "Q2 300 filtering, plain rate": partial(at_plain_rate, arm=FILTERING),
     },

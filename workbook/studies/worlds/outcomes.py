@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from workbook.app.half_way import EXACT, PLAIN, best_attainable, own_rates, run_ends
+from workbook.app.half_way import KNOWN_CREDIT, PLAIN, best_attainable, own_rates, run_ends
 from workbook.statistics import Interval, t_interval
 from workbook.studies.record import NotMeasured, Tables, Void
 from workbook.studies.registration import WORLD_SCALES, WORLDS, read_note
@@ -171,7 +171,7 @@ def points(tables: Tables, scales: Sequence[str] = OPEN) -> pd.DataFrame:
         one, number = world_tables(scale, tables.folder), [*WORLD_SCALES].index(scale)
         with suppress(NotMeasured, ValueError):  # the latter: no signal, or nothing learned there
             rows[number] = [world_name(scale), -np.log2(signal_share(one)), *[np.nan] * 3]
-            rows[number][2:] = t_interval(lead(one, EXACT))
+            rows[number][2:] = t_interval(lead(one, KNOWN_CREDIT))
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 

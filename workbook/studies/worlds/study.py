@@ -26,7 +26,7 @@ from typing import NamedTuple
 import pandas as pd
 import torch
 
-from workbook.app.half_way import COLLAPSED, EXACT, LOWER, PLAIN, own_rates
+from workbook.app.half_way import COLLAPSED, KNOWN_CREDIT, LOWER, PLAIN, own_rates
 from workbook.app.world_runs import (
     BATCHES,
     EVERY,
@@ -46,9 +46,16 @@ from workbook.studies.worlds.outcomes import world_name
 from workbook.theory.credit_controls import REWARD_FREE
 from workbook.training.loop import LoopConfig, add_advantages, sample_batch
 
-ARMS = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "edit_mask")
+ARMS = (KNOWN_CREDIT, PLAIN, "positive_only", "negative_token_filtering", "edit_mask")
 ARMS += ("entropy_minimization", "sequence_logp", "majority_vote", LOWER)
-LASTING = (EXACT, PLAIN, "positive_only", "negative_token_filtering", "entropy_minimization", LOWER)
+LASTING = (
+    KNOWN_CREDIT,
+    PLAIN,
+    "positive_only",
+    "negative_token_filtering",
+    "entropy_minimization",
+    LOWER,
+)
 CLIMB = tuple(1.5e-4 * 2**k for k in range(6))  # up to 4.8e-3
 LADDER = (-2, -1, 0, 1, 2)  # doublings about the edge
 TUNED = 3  # policies that a world's rates are tuned on
@@ -104,7 +111,7 @@ def update_squares(bench: Bench, redraws: int) -> pd.DataFrame:
     whose baseline holds each rollout's own reward, 1 - 1 / group size.
     """
     scale, policy, task, seed = (
-        {PLAIN: 1 - 1 / GROUP_SIZE, EXACT: 1.0},
+        {PLAIN: 1 - 1 / GROUP_SIZE, KNOWN_CREDIT: 1.0},
         bench.policy,
         bench.task,
         bench.held_out_seed,
@@ -120,7 +127,7 @@ def update_squares(bench: Bench, redraws: int) -> pd.DataFrame:
             loop = loop_of(bench, rule)
             given, _ = add_advantages(policy, task, loop, rollouts, seed, draw)
             objective = (given.advantages.view(len(given), -1) * scored).sum() / len(given)
-            parts.append(flat_gradient(policy, objective, keep_graph=rule != EXACT).double())
+            parts.append(flat_gradient(policy, objective, keep_graph=rule != KNOWN_CREDIT).double())
     signal = float(torch.stack(exact[::2]).mean(0) @ torch.stack(exact[1::2]).mean(0))
     table = [
         {"rule": rule, "mean2": scale[rule] ** 2 * signal, **squares(parts)}
