@@ -26,12 +26,11 @@ from torch import Tensor
 
 from workbook.messages import InvalidValue, progress
 from workbook.policies.models import private_copy
-from workbook.probes.step import logp_change, update
+from workbook.probes.step import logp_change, on_policy_pushes, update
 from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
 from workbook.theory.coupling import BELOW_HALF
-from workbook.theory.weights import update_weights
 from workbook.training.optimizers import trained_weights
 
 KINDS = ("prompt", "sign", "rollout")
@@ -136,7 +135,7 @@ def block_coupling(
             '"float32", in which small steps are not lost to rounding',
         )
     rollouts = rollouts.to(policy.model.device)
-    pushes = token_pushes(rollouts)
+    pushes = on_policy_pushes(rollouts)
     labels = _labels(rollouts, blocks).masked_fill(pushes == 0, -1)
     if not (labels >= 0).any():
         raise InvalidValue(
@@ -203,13 +202,6 @@ def _labels(rollouts: Rollouts, blocks) -> Int[Tensor, "B T"]:
     groups = rollouts.group_ids.long()[:, None]
     rows = torch.arange(len(rollouts), device=device)[:, None]
     return {"prompt": groups, "sign": 2 * groups + positive, "rollout": rows}[blocks].expand(shape)
-
-
-def token_pushes(rollouts: Rollouts) -> Float[Tensor, "B T"]:
-    """Weight x advantage of every token in a step on fresh rollouts, 0 outside the mask."""
-    alive, ones = rollouts.completion_mask.bool(), torch.zeros_like(rollouts.old_logps)
-    weights = update_weights(ones, ones, alive, rollouts.advantages, clip=None, aggregate="dr_grpo")
-    return (weights * rollouts.advantages.view(len(rollouts), -1)).masked_fill(~alive, 0.0)
 
 
 def _measured(rollouts: Rollouts, groups: Sequence[int] | None) -> Int[Tensor, " M"]:

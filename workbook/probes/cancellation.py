@@ -31,9 +31,10 @@ from torch import Tensor
 
 from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
-from workbook.probes.blocks import Blocks, block_coupling, token_pushes
+from workbook.probes.blocks import Blocks, block_coupling
 from workbook.probes.directions import Along
 from workbook.probes.dose import BANDS
+from workbook.probes.step import on_policy_pushes
 from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
@@ -411,7 +412,11 @@ def left_out(
     rollouts; their sum sets the rate, at which unsure tokens move by `nats` (mean |dlogp|) to first
     order, and is the first table. Column real: of everything.
     """
-    mine, own, pushes = private_copy(policy), rollouts.group_ids == group, token_pushes(rollouts)
+    mine, own, pushes = (
+        private_copy(policy),
+        rollouts.group_ids == group,
+        on_policy_pushes(rollouts),
+    )
     weights, part = trained_weights(mine), rollouts.select(own)
     start, alive = (
         {name: p.detach().clone() for name, p in weights.items()},

@@ -314,7 +314,7 @@ def real_step(policy, batch: Rollouts, tokens: Rollouts, optimizer: str = "sgd")
     before = logps(policy, tokens)[alive]
     # the step's length by the secant rule; movement is nearly proportional to it
     for _ in range(6):
-        moved = (logps(step.taken(scale), tokens)[alive] - before).double().cpu().numpy()
+        moved = (logps(step.apply(scale), tokens)[alive] - before).double().cpu().numpy()
         size = float(np.sqrt(np.mean(moved**2)))
         if abs(size / STEP_NATS - 1) < 0.05:
             break

@@ -27,9 +27,8 @@ from torch import Tensor
 
 from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
-from workbook.probes.blocks import token_pushes
 from workbook.probes.directions import Along, Direction
-from workbook.probes.step import ONE_STEP_OPTIMIZERS, require_pushes
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, on_policy_pushes, require_pushes
 from workbook.rollouts.credit import OutputStates, output_states
 from workbook.rollouts.likelihood import in_passes, logps, passes
 from workbook.rollouts.sample import Rollouts
@@ -166,7 +165,7 @@ class TokenExplainer:
             if chosen is None
             else chosen.to(policy.model.device)
         )
-        self.pushes = token_pushes(self.rollouts).masked_fill(~self.chosen, 0.0)
+        self.pushes = on_policy_pushes(self.rollouts).masked_fill(~self.chosen, 0.0)
         self.measured = None if measured is None else self._of_tokens(measured)
         self.scale: Direction | None = None  # 1 / (|G| + eps) of AdamW
         self._known: dict[tuple[int, int], Explanation] = {}  # the latest MAX_KEPT

@@ -12,8 +12,8 @@ from workbook.chapters.flips import charts
 from workbook.chapters.grading import answer_of, grade
 from workbook.probes.flips import EPS, EPSILONS, column_shares, token_flips
 from workbook.probes.step import (
-    ADVANTAGES,
     ONE_STEP_OPTIMIZERS,
+    SIGN_SOURCES,
     STEP_NATS,
     matched_lr,
     pushing_prompts,
@@ -34,7 +34,7 @@ def _sampling(prompts: int, most: int, label: str) -> dict:
     return {
         "prompts": power_slider(prompts, most, label, least=2),
         "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
-        "signs": menu("by reward", list(ADVANTAGES), "advantages"),
+        "signs": menu("by reward", list(SIGN_SOURCES), "advantages"),
         "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
     }
 

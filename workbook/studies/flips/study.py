@@ -35,8 +35,8 @@ from workbook.probes.dose import (
 )
 from workbook.probes.flips import EPSILONS, column_shares, token_flips
 from workbook.probes.step import (
-    ADVANTAGES,
     ONE_STEP_OPTIMIZERS,
+    SIGN_SOURCES,
     STEP_NATS,
     matched_lr,
     pushing_prompts,
@@ -187,7 +187,7 @@ def flip_backbones_study(bench: Bench) -> dict[str, pd.DataFrame]:
     tables = []
     for optimizer in optimizers:
         lr = matched_lr(bench.policy, rollouts, optimizer, STEP_NATS)
-        for signs in ADVANTAGES:
+        for signs in SIGN_SOURCES:
             table = token_flips(
                 bench.policy, with_signs(rollouts, signs, bench.seed), optimizer, lr
             )

@@ -30,7 +30,7 @@ def chosen(table: pd.DataFrame, **setting) -> pd.DataFrame:
     return rows.groupby("seed").mean(numeric_only=True)
 
 
-def update(
+def update_value(
     tables: Tables, column: str, rule: str = RULE, table: str = "update", **more
 ) -> pd.Series:
     """A number of the update in the weights' space, per unit."""
@@ -42,7 +42,7 @@ def share(
     tables: Tables, column: str = "signal", category: str = "all", rule: str = RULE
 ) -> pd.Series:
     """Share of a class's squared movement, per unit."""
-    return update(tables, column, rule, "shares", category=category)
+    return update_value(tables, column, rule, "shares", category=category)
 
 
 def off_the_line(tables: Tables) -> pd.Series:
@@ -64,7 +64,7 @@ def few_prompts(tables: Tables) -> pd.Series:
     2, per unit.
     """
     few, many = (
-        update(tables, "cosine_held_out", axis="equal", prompts=prompts, group_size=size)
+        update_value(tables, "cosine_held_out", axis="equal", prompts=prompts, group_size=size)
         for prompts, size in ((4, 32), (64, 2))
     )
     return few - many
@@ -72,24 +72,24 @@ def few_prompts(tables: Tables) -> pd.Series:
 
 def against_rule(tables: Tables, rule: str) -> pd.Series:
     """Share of the update in the weights' space, one rule's minus that of RULE, per unit."""
-    return update(tables, "signal", rule) - update(tables, "signal")
+    return update_value(tables, "signal", rule) - update_value(tables, "signal")
 
 
 MEASURES = {
     STUDY: {
         "S1": share,
-        "S1 weights": partial(update, column="signal"),
+        "S1 weights": partial(update_value, column="signal"),
         "S1 oracle": partial(share, rule="oracle"),
         "S1 coupling": partial(share, column="coupling"),
         "S1 result": partial(share, category="result"),
         "S2": partial(share, column="noise", category="style"),
         # needed, over those used
-        "S3": lambda tables: update(tables, "oracle_rollouts") / (PROMPTS * GROUP_SIZE),
-        "S3 cosine": partial(update, column="expected_cosine"),
+        "S3": lambda tables: update_value(tables, "oracle_rollouts") / (PROMPTS * GROUP_SIZE),
+        "S3 cosine": partial(update_value, column="expected_cosine"),
         "S4": off_the_line,
         "S4 held out": few_prompts,
         "S5": partial(against_rule, rule="positive_only"),
         "S5 negative": partial(against_rule, rule="negative_only"),
-        "S5 bias": partial(update, column="expected_cosine", rule="positive_only"),
+        "S5 bias": partial(update_value, column="expected_cosine", rule="positive_only"),
     },
 }
