@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from workbook.theory import ESTIMATORS, group_advantages, prefix_credit
+from workbook.theory import ESTIMATORS, group_advantages, prefix_advantages
 
 batches = st.lists(
     st.tuples(st.sampled_from([0.0, 0.1, 0.3, 1.0]), st.integers(-3, 3)), min_size=1, max_size=24
@@ -140,7 +140,7 @@ def test_prefix_credit_equals_the_definition(data, size, width):
     groups = data.draw(st.lists(st.sampled_from([9, -4]), min_size=size, max_size=size))
     rewards = data.draw(st.lists(st.sampled_from([0.0, 0.1, 1.0]), min_size=size, max_size=size))
     mask = [[int(t < length) for t in range(width)] for length in lengths]
-    advantages = prefix_credit(
+    advantages = prefix_advantages(
         torch.tensor(rewards, dtype=torch.float64),
         torch.tensor(ids),
         torch.tensor(mask),

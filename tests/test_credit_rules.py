@@ -19,7 +19,7 @@ from workbook.theory import coupling_kernel
 from workbook.theory.credit import LAZY, CreditBatch
 from workbook.theory.credit_controls import REWARD_FREE, majority_vote, worst_token_reset
 from workbook.theory.credit_edits import aligned, edit_mask, ibpo
-from workbook.theory.credit_rules import CREDIT_RULES, RULES, credit_table
+from workbook.theory.credit_rules import CREDIT_RULES, RULES, check_estimator, credit_table
 from workbook.training import CancellationConfig, CancellationTrainer
 
 # give credit in groups of equal rewards, and say so
@@ -434,6 +434,14 @@ def test_a_rule_asks_for_nothing_but_its_needs(name):
 
 
 # --- the registry
+def test_a_former_name_is_valid_and_not_offered():
+    """Registrations, committed tables and older configs say oracle."""
+    check_estimator("oracle")
+    assert CREDIT_RULES["oracle"] is CREDIT_RULES["known_credit"]
+    assert "known_credit" in RULES
+    assert "oracle" not in RULES
+
+
 def test_the_table_evaluates_each_rule_as_if_alone():
     batch = make(*mixed())
     table = credit_table(batch)

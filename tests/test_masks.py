@@ -29,7 +29,12 @@ from workbook.theory import (
 )
 from workbook.theory.coupling import coupling_kernel
 from workbook.theory.credit import CreditBatch
-from workbook.theory.credit_masks import MatchedCredit, SureTokens, shared_tokens, unsure_tokens
+from workbook.theory.credit_masks import (
+    MatchedCredit,
+    SureTokens,
+    sign_shared_tokens,
+    unsure_tokens,
+)
 from workbook.theory.credit_rules import delta, discrimination
 from workbook.training import CancellationConfig, CancellationTrainer
 from workbook.training.loop import LoopConfig, train
@@ -117,7 +122,7 @@ def test_a_twin_draws_its_set_from_permuted_signs_and_pushes_with_the_true_ones(
 def test_matched_credit_holds_as_much_as_its_mask(policy):
     batch = chain_batch(policy)
     size, advantages = batch.known_credit.abs(), batch.group_advantages()
-    wanted = unsure_tokens(batch) & shared_tokens(batch, advantages, by_place=True)
+    wanted = unsure_tokens(batch) & sign_shared_tokens(batch, advantages, by_place=True)
     taken = MatchedCredit(shared=True, by_place=True)(batch) != 0
     assert not (taken & ~unsure_tokens(batch)).any()
     for rows in batch.groups():

@@ -113,7 +113,7 @@ def partial_baseline(
     return rewards - share * group_mean(rewards, index, groups)[index]
 
 
-def prefix_credit(
+def prefix_advantages(
     rewards: Float[Tensor, " B"],
     completion_ids: Int[Tensor, "B T"],
     mask: Shaped[Tensor, "B T"],
@@ -139,7 +139,7 @@ def prefix_credit(
 
     >>> ids = torch.tensor([[5, 1], [5, 2], [6, 1]])
     >>> rewards = torch.tensor([1.0, 0.0, 0.5])
-    >>> prefix_credit(rewards, ids, torch.ones(3, 2), torch.zeros(3)).tolist()
+    >>> prefix_advantages(rewards, ids, torch.ones(3, 2), torch.zeros(3)).tolist()
     [[0.0, 0.5], [0.0, -0.5], [0.0, 0.0]]
     """
     rewards = _checked(rewards)

@@ -11,7 +11,7 @@ import re
 ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only")
 # a credit rule of the reader's own
 OWN = re.compile(r"own:(?P<file>[^\x00-\x1f]+\.py):(?P<function>[^\W\d]\w*)")
-# registrations, committed tables and older configs name the rule known_credit so
+# registrations, committed tables and older configs name a rule by its former name
 FORMER_RULE_NAMES = {"oracle": "known_credit"}
 # of a rollout's advantage
 SIGNS = ("positive", "negative")

@@ -45,7 +45,7 @@ def unsure_tokens(batch: CreditBatch) -> Bool[Tensor, "B T"]:
     return batch.mask & (sampled_logps(batch) < math.log(NEARLY_CERTAIN))
 
 
-def shared_tokens(
+def sign_shared_tokens(
     batch: CreditBatch, advantages: Float[Tensor, " B"], by_place: bool = False
 ) -> Bool[Tensor, "B T"]:
     """Mask of the tokens whose word stands in rollouts of both signs of the group.
@@ -90,7 +90,7 @@ def masked_advantages(
     signs = started
     if permute_signs:
         signs = permute_in_groups(started, batch.group_ids, batch.generator)
-    chosen = shared_tokens(batch, signs, by_place) == shared
+    chosen = sign_shared_tokens(batch, signs, by_place) == shared
     return per_token(batch, started) * (chosen & unsure_tokens(batch))
 
 
@@ -170,7 +170,7 @@ class MatchedCredit:
     def __call__(self, batch: CreditBatch) -> Float[Tensor, "B T"]:
         started = start_from(batch, "dr_grpo")
         unsure = unsure_tokens(batch)
-        masked = unsure & (shared_tokens(batch, started, self.by_place) == self.shared)
+        masked = unsure & (sign_shared_tokens(batch, started, self.by_place) == self.shared)
         size = batch.known_credit.abs().double()  # (B, T)
 
         chosen = torch.zeros_like(unsure)

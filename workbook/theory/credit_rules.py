@@ -31,8 +31,7 @@ from torch import Tensor
 
 from workbook.messages import InvalidValue, require_one_of
 
-from . import advantages as estimators
-from .advantages import group_index, group_size, group_sum
+from .advantages import group_index, group_size, group_sum, prefix_advantages
 from .choices import ESTIMATORS, FORMER_RULE_NAMES, OWN
 from .coupling import predicted_delta_logp
 from .credit import (
@@ -72,7 +71,7 @@ __all__ = [
 def prefix_credit(batch: CreditBatch, fallback: str = "dr_grpo") -> Float[Tensor, "B T"]:
     """Mean reward of the rollouts that took this step, minus that of all that stood before it.
 
-    See `workbook.theory.advantages.prefix_credit`. Source: the hidden process reward of arXiv
+    See `workbook.theory.advantages.prefix_advantages`. Source: the hidden process reward of arXiv
     2509.21154. Our reading: the gain of a step over its own prefix, where the paper compares with
     the group.
 
@@ -81,7 +80,7 @@ def prefix_credit(batch: CreditBatch, fallback: str = "dr_grpo") -> Float[Tensor
     >>> prefix_credit(batch).tolist()
     [[0.0, 0.5], [0.0, -0.5]]
     """
-    return estimators.prefix_credit(
+    return prefix_advantages(
         batch.rewards, batch.completion_ids, batch.mask, batch.group_ids, fallback
     )
 

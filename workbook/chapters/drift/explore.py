@@ -12,7 +12,7 @@ from workbook.chapters.drift.charts import CURVE_OUTCOMES, objective_look, outco
 from workbook.chapters.drift.objectives import ARMS, LR, training_curves
 from workbook.chapters.grading import answer_of, grade
 from workbook.tasks.task import SEED_CLASSES
-from workbook.theory.advantages import group_advantages, prefix_credit
+from workbook.theory.advantages import group_advantages, prefix_advantages
 from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
 from workbook.views.live_study import LiveStudy, live_tables
 from workbook.views.measured import measured_table
@@ -139,7 +139,7 @@ def live_curves(policy, task, batches: int = 4, group_size: int = 2) -> LiveStud
 
 def check_prefix_credit(function) -> None:
     """Check a function (rewards (B,), ids (B, T)) of one group -> step advantages (B, T),
-    `prefix_credit`.
+    `prefix_advantages`.
 
     >>> check_prefix_credit(lambda rewards, ids: (rewards - rewards.mean())[:, None].expand(4, 3))
     Not quite: this is the group's advantage on every token; compare only with rollouts behind the same prefix.
@@ -149,7 +149,7 @@ def check_prefix_credit(function) -> None:
         REWARDS,
         torch.zeros(4),
     )
-    right = prefix_credit(rewards, ids, torch.ones_like(ids), group)
+    right = prefix_advantages(rewards, ids, torch.ones_like(ids), group)
     same = (ids[:, None] == ids).cumprod(2)  # (B, B, T): these two agree up to and including t
     after = (same * rewards[:, None]).sum(1) / same.sum(1)
     mistakes = {
