@@ -25,7 +25,7 @@ import pyarrow
 import pyarrow.parquet
 from datasets import Dataset
 
-from workbook.messages import InvalidValue
+from workbook.messages import InvalidValue, one_line, show_value
 from workbook.places import file_hash
 from workbook.tasks.task import (
     RowsTask,
@@ -34,7 +34,6 @@ from workbook.tasks.task import (
     error_line,
     graded_rows,
     load_function,
-    short,
 )
 
 # the square of a reward, of which a group's spread is made, is finite in float32
@@ -171,7 +170,7 @@ class Own(RowsTask):
             if isinstance(value, int | float) and abs(value) <= MAX_REWARD:
                 return float(value)
             hint = "; does it lack a return?" if value is None else ""
-            problem = f"returned {short(value)}, not one finite number{hint}"
+            problem = f"returned {show_value(value)}, not one finite number{hint}"
         except Exception as error:
             problem = f"raised {error_line(error, file)}"
         where = f"line {row[_LINE]} of {self.source}" if _LINE in row else f"the answer {answer!r}"
@@ -253,7 +252,7 @@ def _read_records(path: Path) -> list[tuple[int, Any]]:
     except csv.Error as error:
         raise ValueError(f"{path.name} is no CSV: {error}.") from None
     except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{path.name} is no Parquet file: {short(str(error), 200)}.") from None
+        raise ValueError(f"{path.name} is no Parquet file: {one_line(error, 200)}.") from None
 
 
 def _csv_records(text: str) -> Iterator[tuple[int, dict]]:
@@ -287,13 +286,13 @@ def _problem(record: Any, columns: list[str]) -> str | None:
     prompt = record["prompt"]
     answer = record["answer"]
     if not isinstance(prompt, str) or not prompt.strip():
-        return f"prompt is {short(prompt)}, but must be text"
+        return f"prompt is {show_value(prompt)}, but must be text"
     is_text = isinstance(answer, str) and answer.strip()
     is_number = (
         isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer)
     )
     if not is_text and not is_number:
-        return f"answer is {short(answer)}, but must be text or a finite number"
+        return f"answer is {show_value(answer)}, but must be text or a finite number"
     return None
 
 

@@ -1,13 +1,13 @@
-"""Walks through a graph: a world in which nearly every word decides, and many ways lead to the
-goal.
+"""Walks through a graph: a world in which nearly every word decides, and many ways lead there.
 
     prompt      a > c f , b > a c , c > . . , d > b f , e > a d , f > e b ; to b from a
     completion  f e d b
 
-Each prompt lists a graph: after each node the nodes that one may go on to, dots after a dead end.
-The completion is a way from the start: of each node one that the node before leads to, at most
-`words` of them, and the end of sequence at the goal, where it ends. It earns 1 if it arrives. A
-step into a cycle or a longer way can be mended while there are words left; a dead end can't.
+In a chain one word in seven decides, and one chain of results is right. Here a prompt lists a
+graph: after each node the nodes that one may go on to, dots after a dead end. The completion is a
+way from the start: of each node one that the node before leads to, at most `words` of them, and the
+end of sequence at the goal, where it ends. It earns 1 if it arrives. A step into a cycle or a
+longer way can be mended while there are words left; a dead end can't.
 
 The *demonstrator* goes on to a node that is nearest to the goal with probability 1 - `error_rate`,
 else to another one. At a share `wrong_modes` of the pairs of node and goal, by a fixed hash, it
@@ -25,15 +25,16 @@ from workbook.messages import InvalidValue
 from workbook.tasks.task import positive_int
 from workbook.tasks.tree import END, Prefix, Tree, fraction
 
-NODES = tuple("abcdefghijkl")
-NONE = "."  # in the place of a node that a dead end does not lead to
-MARKS = (">", ",", ";", "to", "from", NONE)
-MAX_PREFIXES = 300  # of a prompt
-MAX_TEXT = 100  # characters of a way
+_NODES = tuple("abcdefghijkl")
+_NO_NODE = "."  # in the place of a node that a dead end does not lead to
+_PUNCTUATION = (">", ",", ";", "to", "from", _NO_NODE)
+_MAX_PREFIXES = 300  # of a prompt
+_MAX_CHARACTERS = 100  # of a way
 # how often the demonstrator goes the wrong way, and a best one, where its mode is wrong
-WRONG, RIGHT = 0.55, 0.35
-BETWEEN = " | "  # the right ways in an answer
-NEVER = 99  # words to a goal that can't be reached
+_P_WRONG_WAY = 0.55
+_P_BEST_WAY = 0.35
+_BETWEEN_WAYS = " | "  # in an answer
+_UNREACHABLE = 99  # words to a goal that can't be reached
 
 Graph = dict[str, tuple[str, ...]]
 
@@ -67,22 +68,24 @@ class Walk(Tree):
     name: str = field(default="walk", init=False)
 
     def __post_init__(self) -> None:
-        positive_int("nodes", self.nodes, 4, len(NODES))
+        positive_int("nodes", self.nodes, 4, len(_NODES))
         positive_int("out_degree", self.out_degree, 2, self.nodes - 1)
         positive_int("dead_ends", self.dead_ends, 0, self.nodes - 3)
         positive_int("least_ways", self.least_ways, 1, 8)
-        most = 2
-        while sum(self.out_degree**k for k in range(most + 2)) <= MAX_PREFIXES:
-            most += 1
-        positive_int("words", self.words, 2, most)
+        # as many words as keep all prefixes of a prompt few
+        most_words = 2
+        while sum(self.out_degree**k for k in range(most_words + 2)) <= _MAX_PREFIXES:
+            most_words += 1
+        positive_int("words", self.words, 2, most_words)
         for option in ("error_rate", "wrong_modes"):
-            if not (type(rate := getattr(self, option)) in (int, float) and 0 <= rate < 1):
+            rate = getattr(self, option)
+            if type(rate) not in (int, float) or not 0 <= rate < 1:
                 raise InvalidValue(option, rate, "a number in [0, 1)")
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """Nodes, then the marks of a prompt."""
-        return (*NODES[: self.nodes], *MARKS)
+        return (*_NODES[: self.nodes], *_PUNCTUATION)
 
     @property
     def longest(self) -> int:
@@ -90,18 +93,17 @@ class Walk(Tree):
         return self.words + 1
 
     def draw(self, rng: random.Random, mine: Callable[[str], bool]) -> str | None:
-        """Draw a graph, and of it a start and a goal that enough right ways join, and no single
-        step.
-        """
-        names = NODES[: self.nodes]
-        graph = {
-            node: tuple(rng.sample([n for n in names if n != node], self.out_degree))
-            for node in names
-        }
-        graph |= dict.fromkeys(rng.sample(names, self.dead_ends), ())
-        listed = " , ".join(
-            f"{a} > {' '.join(graph[a] or [NONE] * self.out_degree)}" for a in names
-        )
+        """Draw a graph, a start and a goal that enough right ways join, and no single step."""
+        names = _NODES[: self.nodes]
+        graph = {}
+        for node in names:
+            others = [other for other in names if other != node]
+            graph[node] = tuple(rng.sample(others, self.out_degree))
+        for node in rng.sample(names, self.dead_ends):
+            graph[node] = ()
+        dots = [_NO_NODE] * self.out_degree
+        listed = " , ".join(f"{node} > {' '.join(graph[node] or dots)}" for node in names)
+
         pairs = [
             (start, goal)
             for start in names
@@ -110,64 +112,82 @@ class Walk(Tree):
         ]
         for start, goal in rng.sample(pairs, len(pairs)):
             prompt = f"{listed} ; to {goal} from {start}"
-            if mine(prompt) and _ways_within(graph, goal, self.words)[start][-1] >= self.least_ways:
-                return prompt
+            if mine(prompt):
+                ways = _ways_within(graph, goal, self.words)
+                if ways[start][-1] >= self.least_ways:
+                    return prompt
         return None
 
     def solve(self, prompt: str) -> str:
         """Return the right ways, the shortest first: what the verifier knows."""
-        found: list[Prefix] = [()]
-        for prefix in found:
-            found += [(*prefix, word) for word in self.next_words(prompt, prefix) if word != END]
-        return BETWEEN.join(
-            " ".join(prefix) for prefix in found if self.next_words(prompt, prefix) == (END,)
-        )
+        right_ways = []
+        prefixes: list[Prefix] = [()]
+        while prefixes:
+            longer = []
+            for prefix in prefixes:
+                words = self.next_words(prompt, prefix)
+                if words == (END,):
+                    right_ways.append(" ".join(prefix))
+                else:
+                    longer += [(*prefix, word) for word in words]
+            prefixes = longer
+        return _BETWEEN_WAYS.join(right_ways)
 
     def score(self, completion: str, answer: str, **row: object) -> float:
         """Return 1 if the completion is one of the answer's ways, word for word, else 0."""
-        return float(
-            0 < len(completion) <= MAX_TEXT
-            and " ".join(completion.split()) in answer.split(BETWEEN)
-        )
+        if not 0 < len(completion) <= _MAX_CHARACTERS:
+            return 0.0
+        way = " ".join(completion.split())
+        return float(way in answer.split(_BETWEEN_WAYS))
 
     def next_words(self, prompt: str, prefix: Prefix) -> Prefix:
-        """Return the nodes that the last one leads to, at the goal the end; none at a dead end and
-        after `words`.
+        """Return the nodes that the last one leads to, at the goal the end.
+
+        None follow at a dead end and after `words`.
         """
-        map_ = _read(self, prompt)
-        node = prefix[-1] if prefix else map_.start
-        if node == map_.goal:
+        read = _read_prompt(self, prompt)
+        node = prefix[-1] if prefix else read.start
+        if node == read.goal:
             return (END,)
-        return map_.graph.get(node, ()) if len(prefix) < self.words else ()
+        return read.graph.get(node, ()) if len(prefix) < self.words else ()
 
     def preferences(self, prompt: str, prefix: Prefix) -> tuple[float, ...]:
-        """Return the demonstrator's probability of each of the next words, as the module's head
-        says.
-        """
-        words, map_ = self.next_words(prompt, prefix), _read(self, prompt)
-        words_left, node = self.words - len(prefix) - 1, prefix[-1] if prefix else map_.start
+        """Return the demonstrator's probability of each of the next words (module docstring)."""
+        words = self.next_words(prompt, prefix)
         if words == (END,):
             return (1.0,)
-        steps = [
-            next((k for k in range(words_left + 1) if map_.ways[word][k]), NEVER) for word in words
-        ]
-        best = [number == min(steps) for number in steps]
-        others = len(words) - sum(best)
-        if others and fraction("is wrong", node, map_.goal) < self.wrong_modes:
-            chosen = [i for i, is_best in enumerate(best) if not is_best][
-                int(fraction("way", node, map_.goal) * others)
-            ]
-            rest = (1 - WRONG - RIGHT) / len(words)
-            return tuple(
-                rest + (RIGHT / sum(best) if b else WRONG * (i == chosen))
-                for i, b in enumerate(best)
-            )
-        error = self.error_rate if others else 0.0
-        return tuple((1 - error) / sum(best) if is_best else error / others for is_best in best)
+        read = _read_prompt(self, prompt)
+        node = prefix[-1] if prefix else read.start
+
+        # words from each next node to the goal, of those that are left
+        words_left = self.words - len(prefix) - 1
+        distances = []
+        for word in words:
+            reaching = [k for k in range(words_left + 1) if read.ways[word][k]]
+            distances.append(reaching[0] if reaching else _UNREACHABLE)
+        is_best = [distance == min(distances) for distance in distances]
+        n_best = sum(is_best)
+        n_others = len(words) - n_best
+
+        if n_others and fraction("is wrong", node, read.goal) < self.wrong_modes:
+            others = [i for i, best in enumerate(is_best) if not best]
+            wrong = others[int(fraction("way", node, read.goal) * n_others)]
+            # every word has the rest alike
+            shares = [(1 - _P_WRONG_WAY - _P_BEST_WAY) / len(words)] * len(words)
+            for i, best in enumerate(is_best):
+                if best:
+                    shares[i] += _P_BEST_WAY / n_best
+            shares[wrong] += _P_WRONG_WAY
+            return tuple(shares)
+        error = self.error_rate if n_others else 0.0
+        return tuple((1 - error) / n_best if best else error / n_others for best in is_best)
 
 
-class Map(NamedTuple):
-    """A prompt as it is read; ways: how many right ways a node has in 0, 1, ... `words` words."""
+class _ReadPrompt(NamedTuple):
+    """A prompt as it is read.
+
+    ways: how many right ways a node has within 0, 1, ... `words` words.
+    """
 
     graph: Graph
     start: str
@@ -176,23 +196,26 @@ class Map(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _read(task: Walk, prompt: str) -> Map:
+def _read_prompt(task: Walk, prompt: str) -> _ReadPrompt:
+    """Read a prompt, or raise ValueError."""
     listed, _, asked = prompt.partition(" ; to ") if isinstance(prompt, str) else ("", "", "")
-    nodes = {
-        node: tuple(onward.split())
-        for node, _, onward in (part.partition(" > ") for part in listed.split(" , "))
-    }
     goal, _, start = asked.partition(" from ")
-    named = {*nodes, *(word for onward in nodes.values() for word in onward if word != NONE)}
-    if not ({goal, start} <= named == set(nodes) == set(NODES[: task.nodes])):
+    graph = {}
+    for part in listed.split(" , "):
+        node, _, onward = part.partition(" > ")
+        graph[node] = tuple(word for word in onward.split() if word != _NO_NODE)
+    named = {*graph, *(word for onward in graph.values() for word in onward)}
+    if not ({goal, start} <= named == set(graph) == set(_NODES[: task.nodes])):
         example = "a > b c , b > a c , c > a d , d > . . ; to d from a"
         raise InvalidValue("prompt", prompt, f"like {example!r} with {task.nodes} nodes")
-    graph = {node: tuple(word for word in onward if word != NONE) for node, onward in nodes.items()}
-    return Map(graph, start, goal, _ways_within(graph, goal, task.words))
+    return _ReadPrompt(graph, start, goal, _ways_within(graph, goal, task.words))
 
 
 def _ways_within(graph: Graph, goal: str, words: int) -> dict[str, list[int]]:
-    """How many ways each node has to the goal within 0, 1, ... words; the goal itself has one."""
+    """Return how many ways each node has to the goal within 0, 1, ... words.
+
+    The goal itself has one.
+    """
     ways = {node: [int(node == goal)] for node in graph}
     for k in range(words):
         for node, onward in graph.items():

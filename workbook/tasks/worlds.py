@@ -1,9 +1,10 @@
-"""Worlds by name: tasks whose exact values are known, at levels of their dials that
-data/worlds/worlds.yaml states.
+"""Worlds by name: tasks whose exact values are known, at fixed levels of their dials.
 
-get_task("world:third")                       the task of a world, whose options are fixed
-worlds()["third"].options                     its dials
-load_policy("world:third,seed=3")             one of its committed policies (`workbook.policies.worlds`)
+data/worlds/worlds.yaml states the levels.
+
+    get_task("world:third")             the task of a world, whose options are fixed
+    worlds()["third"].options           its dials
+    load_policy("world:third,seed=3")   one of its committed policies (`workbook.policies.worlds`)
 """
 
 from dataclasses import dataclass, field
@@ -21,13 +22,16 @@ WORLD = "world:"  # how names of worlds, and of their policies, begin
 
 @dataclass(frozen=True)
 class World:
-    """A task at levels of its dials, and whose policies are measured in it.
+    """A task at levels of its dials, in which policies are measured.
 
-    task, options: as `get_task` takes them. policies: the world whose they are (worlds that differ
-    in the reward alone share them), or "family". sft_steps: on the task's own demonstrations, after
-    right ones were learned. width: of the policies. least_value, least_greedy: expected reward,
-    sampled and greedy, below which a policy has learned too little to be a unit. held_out: whether
-    what comes there is predicted before any arm is trained.
+    task, options: as `get_task` takes them.
+    policies: the world whose policies are taken (worlds that differ in the reward alone share
+    them), or "family".
+    sft_steps: on the task's own demonstrations, after right ones were learned.
+    width: of the policies.
+    least_value, least_greedy: expected reward, sampled and greedy, below which a policy has learned
+    too little to be a unit.
+    held_out: whether what comes there is predicted before any arm is trained.
     """
 
     name: str
@@ -41,19 +45,23 @@ class World:
     held_out: bool = False
 
     def made(self) -> Task:
-        """The task itself."""
+        """Return the task itself."""
         return get_task(self.task, **self.options)
 
 
 @cache
 def worlds() -> dict[str, World]:
-    """{name: world}, in the order of data/worlds/worlds.yaml.
+    """Return {name: world}, in the order of data/worlds/worlds.yaml.
 
     >>> worlds()["low"].made().error_rate > worlds()["plain"].made().error_rate
     True
     """
-    stated = yaml.safe_load(data_path("worlds", "worlds.yaml").read_text(encoding="utf-8"))
-    return {name: World(name, **{"policies": name, **levels}) for name, levels in stated.items()}
+    text = data_path("worlds", "worlds.yaml").read_text(encoding="utf-8")
+    by_name = {}
+    for name, levels in yaml.safe_load(text).items():
+        # by default a world has policies of its own
+        by_name[name] = World(name, **{"policies": name, **levels})
+    return by_name
 
 
 def world_of(name: str) -> World:
@@ -63,9 +71,7 @@ def world_of(name: str) -> World:
 
 
 def world_task(name: str, **options: Any) -> Task:
-    """Return the task of a world, for `get_task`: its options are fixed, so any given one is
-    refused.
-    """
+    """Return the task of a world, for `get_task`; its options are fixed, so any is refused."""
     for option, value in options.items():
         raise InvalidValue(
             option,
