@@ -20,7 +20,7 @@ from workbook.app.runs import Run
 from workbook.app.worker import execute, train
 from workbook.files import checkpoint_step, checkpoints
 from workbook.policies.load import load_policy
-from workbook.rollouts.token_files import read_step, tables
+from workbook.rollouts.token_files import read_step, step_files
 from workbook.training import CancellationConfig, CancellationTrainer, token_record
 
 QUERY = {"batching": "query_preserved", "per_device_train_batch_size": 8}
@@ -106,7 +106,9 @@ def build(folder, policy=None, prompts=64, kind=Watched, stub=None, **settings):
 def recorded(folder, **settings):
     trainer = build(folder, **settings)
     trainer.train()
-    return trainer, {step: read_step(folder / "tokens", step) for step in tables(folder / "tokens")}
+    return trainer, {
+        step: read_step(folder / "tokens", step) for step in step_files(folder / "tokens")
+    }
 
 
 def expected_rows(trainer, step: int) -> pd.DataFrame:
@@ -295,7 +297,7 @@ def test_recording_never_trains(tmp_path, settings):
         rows.append(untimed)
     assert all(torch.equal(p, finals[1][name]) for name, p in finals[0].items())
     assert rows[0] == rows[1]
-    assert list(tables(tmp_path / "2" / "tokens")) == [1, 2, 4, 6]
+    assert list(step_files(tmp_path / "2" / "tokens")) == [1, 2, 4, 6]
     assert not (tmp_path / "0" / "tokens").exists()
 
 
@@ -327,7 +329,7 @@ def test_the_files_of_several_processes_are_one_table(tmp_path):
     """
     _, steps = recorded(tmp_path, **PLAIN | {"loss_type": "bnpo", "max_steps": 1})
     folder, whole = tmp_path / "tokens", steps[1]
-    (path,) = tables(folder)[1]
+    (path,) = step_files(folder)[1]
     table = pq.read_table(path)
     for process, rows in enumerate(([0, 2], [1, 3])):
         own = table.filter(np.isin(table["rollout"].to_numpy() % 4, rows))

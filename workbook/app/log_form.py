@@ -17,7 +17,7 @@ from workbook.app.compare import finished_runs
 from workbook.app.report import Report, report_findings, report_text
 from workbook.app.runs import load_run
 from workbook.messages import InvalidValue
-from workbook.rollouts.logs import read_metrics, read_rollouts
+from workbook.rollouts.logs import read_logged_metrics, read_rollouts
 from workbook.views.explorer import menu
 from workbook.views.heatmap import TokenHeatmap
 from workbook.views.live import close, show
@@ -77,7 +77,7 @@ class LogForm:
         self._read = path
         try:
             table = read_rollouts(path, weights=parse_weights(self.weights.value))
-            report = report_findings(table, read_metrics(path))
+            report = report_findings(table, read_logged_metrics(path))
         except (ValueError, OSError) as error:
             self._show("", None)
             self.line.value = notice(str(error).replace("--weights", "“weights”"), error=True)

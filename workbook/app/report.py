@@ -88,8 +88,8 @@ class Report:
     stopped: share of sum |advantage| by reason.  residual: of places in all rollouts of a group,
     and what equal weights would leave.  against: share of moved tokens that moved against their
     push.  lengths: mean tokens (words) by sign.
-    repeats: share of rollouts equal to another of their group.  metrics: as `read_metrics` has
-    them.
+    repeats: share of rollouts equal to another of their group.  metrics: as
+    `read_logged_metrics` has them.
     """
 
     counts: dict[str, int]
@@ -110,8 +110,10 @@ class Report:
 def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) -> Report:
     """Measure a token table: one of `read_rollouts`, or of a run's `tokens(step)`.
 
-    metrics: as `read_metrics` returns them.  Raises ValueError for a table without the columns
-    group, rollout, position, token, or without both reward and advantage.
+    metrics: as `read_logged_metrics` returns them.
+
+    Raises ValueError for a table without the columns group, rollout, position, token, or without
+    both reward and advantage.
     """
     rows, notes = _prepare(table)
     source = table.attrs.get("source", {})

@@ -36,7 +36,7 @@ from workbook import files
 from workbook.messages import show_value
 from workbook.places import runs_folder
 from workbook.rollouts.token_files import FOLDER as TOKENS
-from workbook.rollouts.token_files import read_step, tables
+from workbook.rollouts.token_files import read_step, step_files
 from workbook.training.config import RunConfig, dump_yaml, flatten
 
 FINAL_STATES = ("stopped", "finished", "failed", "interrupted")
@@ -97,7 +97,7 @@ class Run:
 
     def token_steps(self) -> list[int]:
         """Optimizer steps that have a token table (`record_tokens`)."""
-        return list(tables(self.folder / TOKENS))
+        return list(step_files(self.folder / TOKENS))
 
     def tokens(self, step: int) -> pd.DataFrame:
         """What a step did to each token that it trained on (see `rollouts.token_files`), for one of

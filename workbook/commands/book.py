@@ -112,7 +112,7 @@ def _arena(args) -> str | int:
 
 def _report(args) -> str:
     from workbook.app import report_findings, report_text
-    from workbook.rollouts import read_metrics, read_rollouts
+    from workbook.rollouts import read_logged_metrics, read_rollouts
 
     tokenizer = None
     if args.model is not None:
@@ -120,7 +120,9 @@ def _report(args) -> str:
 
         tokenizer = load_policy(args.model).tokenizer
     weights = read_settings(args.weights, "--weights") or None
-    findings = report_findings(read_rollouts(args.run, tokenizer, weights), read_metrics(args.run))
+    findings = report_findings(
+        read_rollouts(args.run, tokenizer, weights), read_logged_metrics(args.run)
+    )
     return literal(report_text(findings))
 
 

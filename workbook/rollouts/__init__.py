@@ -4,7 +4,7 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "rollouts.credit": "OutputStates credit_batch output_states",
-    "rollouts.logs": "log_ids read_metrics read_rollouts",
+    "rollouts.logs": "log_ids read_logged_metrics read_rollouts",
     "rollouts.sample": "Rollouts end_tokens sample_rollouts",
     "rollouts.scoring": "pad_rows sequence_logps tokenize_prompts",
     "rollouts.token_files": "token_biography",

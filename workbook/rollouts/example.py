@@ -1,8 +1,8 @@
-"""The one prompt that the book carries from chapter to chapter: `5 - 6 + 3 =`, with a right rollout
-A and a wrong B.
+"""The one prompt that the book carries from chapter to chapter: `5 - 6 + 3 =`.
 
-A policy of chains of three operands answers it (data/family); B errs at its first step, all that
-follows is right.
+It has a right rollout A and a wrong B. A policy of chains of three operands answers it
+(data/family). B errs at its first step, and all that follows is right: its one reward calls every
+token wrong, and one of them decided it.
 """
 
 import re
@@ -12,7 +12,8 @@ import pandas as pd
 from workbook.rollouts.sample import Rollouts, sample_rollouts, written_rollouts
 from workbook.tasks.chain import Chain
 
-PROMPT, ANSWER = "5 - 6 + 3 =", "2"
+PROMPT = "5 - 6 + 3 ="
+ANSWER = "2"
 ROLLOUTS = {
     "A": "start with 5 ; then 5 - 6 is 9 ; now 9 + 3 is 2 ; so the answer is 2",
     "B": "start with 5 ; then 5 - 6 is 8 ; now 8 + 3 is 1 ; so the answer is 1",
@@ -30,7 +31,8 @@ def example_policy():
 
 def example_rollouts(policy=None) -> Rollouts:
     """A and B as a group of two, as if `policy` (by default the example's own) had sampled them."""
-    return written_rollouts(policy or example_policy(), TASK, _prompts(), [[*ROLLOUTS.values()]])
+    policy = policy or example_policy()
+    return written_rollouts(policy, TASK, _prompts(), [list(ROLLOUTS.values())])
 
 
 def example_group(policy, group_size: int, seed: int = 0) -> Rollouts:
@@ -45,12 +47,15 @@ def _prompts():
 
 
 def running_values(rollouts: Rollouts) -> pd.DataFrame:
-    """The running value before and after each step of rollouts: columns rollout, step (from 0),
-    value, reward.
+    """The running value of each rollout from step to step: columns rollout, step, value, reward.
+
+    Step 0 has the value that the prompt starts with.
     """
-    rows = [
-        (rollout, step, int(value), float(rollouts.rewards[rollout]))
-        for rollout, text in enumerate(rollouts.completions)
-        for step, value in enumerate([PROMPT.split()[0], *re.findall(r"\bis (\d+) ;", text)])
-    ]
+    start = PROMPT.split()[0]
+    rows = []
+    for rollout, text in enumerate(rollouts.completions):
+        # "then 5 - 6 is 9 ;" states a step's value; the answer is no step
+        values = [start, *re.findall(r"\bis (\d+) ;", text)]
+        reward = float(rollouts.rewards[rollout])
+        rows += [(rollout, step, int(value), reward) for step, value in enumerate(values)]
     return pd.DataFrame(rows, columns=["rollout", "step", "value", "reward"])

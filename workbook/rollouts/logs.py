@@ -1,15 +1,19 @@
-"""Rollouts that a run has logged, as one token table: a run's own token tables, TRL's completions,
-verl's dumps.
+"""Logged rollouts as one token table: a run's own tables, TRL's completions, verl's dumps.
+
+What a reader brings is what a trainer happened to log. `read_rollouts` makes of it a row per
+token, in three steps:
+
+    files     a run's own token tables are taken as they are; of other files, a row per rollout
+    names     their columns get our names (`ALIASES`), and several rewards one weighted sum
+    tokens    the file's ids, or its texts cut by a tokenizer, or into words
 
 TRL writes completions with `log_completions=True`: step, prompt, completion, a column for each
 reward function, and advantage; with `log_ids` among its reward functions also the ids of the
-tokens. JSON lines, JSON arrays, tables of wandb and CSV with such columns are read by the same
-lines; other names are in `ALIASES`.
+tokens. JSON lines, JSON arrays, tables of wandb and CSV with such columns are read the same way.
 """
 
 import json
 import re
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workbook.messages import InvalidValue
-from workbook.rollouts.token_files import MAX_TOKENS, NEEDED, read_table
+from workbook.rollouts.token_files import MAX_TOKENS, NEEDED, TEXTS, read_token_table
 
-ALIASES = {  # names of the columns; the first that is there is read
+# names of a column elsewhere; the first that a file has is read
+ALIASES = {
     "step": ("step", "global_step"),
     "group": ("group", "group_id", "uid", "problem_id"),
     "prompt": ("prompt", "input", "question"),
@@ -29,20 +34,24 @@ ALIASES = {  # names of the columns; the first that is there is read
     "reward": ("reward", "score"),
     "advantage": ("advantage", "advantages"),
 }
+# files of a folder; those of the first pattern that fits are read
 PATTERNS = (
     "tokens/step-*.parquet",
     "completions/*.parquet",
     "completions_*.parquet",
     "step-*.parquet",
+    "samples/step-*.parquet",
+    "*.table.json",
+    "*.jsonl",
+    "*.csv",
+    "*.json",
 )
-PATTERNS += ("samples/step-*.parquet", "*.table.json", "*.jsonl", "*.csv", "*.json")
 # what stands for tokens where neither ids nor a tokenizer are known
 WORDS = re.compile(r"\s*\w+|\s*[^\w\s]|\s+\Z")
 
 
 def log_ids(completion_ids, log_extra=None, **_) -> list[float]:
-    """A reward function of zeros, by which TRL's own trainer logs each completion's token ids for
-    `read_rollouts`.
+    """A reward function of zeros, by which TRL's trainer logs token ids for `read_rollouts`.
 
     GRPOConfig(log_completions=True, reward_weights=[1.0, 0.0], ...),
     GRPOTrainer(reward_funcs=[yours, log_ids], ...)
@@ -55,102 +64,117 @@ def log_ids(completion_ids, log_extra=None, **_) -> list[float]:
 def read_rollouts(
     path: str | Path, tokenizer=None, weights: dict[str, float] | None = None
 ) -> pd.DataFrame:
-    """Read the rollouts of a file or a folder as a table of their tokens, columns as in
-    `token_files`.
+    """The rollouts of a file or a folder as a table of their tokens, columns as in `token_files`.
 
     path: a run's folder, TRL's output folder or its completions/, a Parquet file, or a file or
-    folder of JSON lines (as verl dumps), JSON or CSV. Of rows with prompt, completion, reward and,
-    each if there, step, group, advantage and completion_ids.
+    folder of JSON lines (as verl dumps), JSON or CSV. Their rows have prompt, completion, reward
+    and, where known, step, group, advantage and completion_ids.
     tokenizer: cuts texts into tokens, and gives ids their texts; without one texts are cut into
     words.
     weights: of the columns of several reward functions; by default those by which the run's logged
-    means add up.
+    means add up. Rewards whose weights are not known are left out.
 
     Rollouts of one step and prompt are one group where the file has no groups. `attrs["source"]`
     tells what was read: format, tokens (file, ids, cut anew, or words), groups (file, prompt or
-    none), notes. Rewards whose weights are not known are left out. ValueError, in one sentence, for
-    what can't be read, and where there is no advantage either.
+    none), notes.
+
+    Raises ValueError for what can't be read, and where neither reward nor advantage are known.
     """
     path = Path(path).expanduser()
-    files = (
-        [path]
-        if path.is_file()
-        else next(filter(None, (_files(path, pattern) for pattern in PATTERNS)), [])
-    )
+    files = [path] if path.is_file() else _rollout_files(path)
     if not files:
         wanted = ", ".join(PATTERNS)
         raise InvalidValue(
             "path", str(path), f"that of rollouts, a file or a folder that holds one of {wanted}"
         )
-    tables, logs = [], []
+
+    # a run's own token tables go before logs beside them
+    token_tables, logs = [], []
     for file in files:
-        try:
-            if file.suffix == ".parquet":
-                with pq.ParquetFile(file) as parquet:
-                    if set(NEEDED) <= set(parquet.schema_arrow.names):
-                        tables.append(read_table(file, parquet))
-                        continue
-                rows = pd.read_parquet(file)
-            elif file.suffix == ".csv":
-                rows = pd.read_csv(file)
-            elif file.suffix == ".jsonl":
-                rows = pd.read_json(file, lines=True, dtype=False, convert_dates=False)
-            else:  # an array of rows, or wandb's table
-                rows = json.loads(file.read_text(encoding="utf-8"))
-                wandb = isinstance(rows, dict) and {"columns", "data"} <= {*rows}
-                rows = pd.DataFrame(
-                    rows["data"] if wandb else rows, columns=rows["columns"] if wandb else None
-                )
-        except (ValueError, OSError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())[:200].rstrip(".")
-            raise ValueError(
-                f"{file.name} can't be read as {file.suffix.lstrip('.') or 'JSON'}: {reason}."
-            ) from None
-        step = int((re.findall(r"[-_]?(\d{1,9})\.\w+$", file.name) or ["0"])[0])
-        logs.append(_named(file, rows, step))
-    if tables:
-        table = pd.concat(tables, ignore_index=True)
-        table.attrs = tables[-1].attrs | {"source": tables[-1].attrs["source"] | {"notes": []}}
-        table = table.astype(
-            {name: "category" for name in ("token", "prompt", "stopped") if name in table}
-        )
+        is_tokens, rows = _read_file(file)
+        if is_tokens:
+            token_tables.append(rows)
+        else:
+            logs.append(_with_our_names(file, rows))
+    if token_tables:
+        table = _joined_tables(token_tables)
     else:
-        names = {name for log in logs for name in log.attrs["rewards"]}
-        rows, notes = pd.concat(logs, ignore_index=True), []
-        if "reward" not in rows or weights:
-            rows, notes = _summed(rows, [name for name in rows if name in names], weights, path)
-        table = _cut(rows, tokenizer, notes)
+        table = _tokens_of_logs(logs, tokenizer, weights, path)
+
     if len(table) > MAX_TOKENS:
         raise ValueError(
             f"{path} holds more than {MAX_TOKENS:,} tokens; give the path of one file."
         )
     if not len(table):
         raise ValueError(f"{path} holds no tokens.")
-    table.attrs["source"] |= {"path": str(path), "files": len(files)}
+    table.attrs["source"].update(path=str(path), files=len(files))
     return table
 
 
-def _files(folder: Path, pattern: str) -> list[Path]:
-    """The files of a pattern in order; of all that are JSON those that hold an array, as no config
-    beside them does.
-    """
-    found = sorted(folder.glob(pattern))
-    return [
-        file
-        for file in found
-        if pattern != "*.json" or file.read_text(encoding="utf-8").lstrip()[:1] == "["
-    ]
+# -- files
 
 
-def _named(file: Path, rows: pd.DataFrame, step: int) -> pd.DataFrame:
-    """Return the rows of one file with our columns' names; the columns that may be rewards in
-    `attrs["rewards"]`.
+def _rollout_files(folder: Path) -> list[Path]:
+    """The files in a folder of the first pattern that fits, in order."""
+    for pattern in PATTERNS:
+        files = sorted(folder.glob(pattern))
+        if pattern == "*.json":
+            # rollouts are an array, a config beside them is not
+            files = [file for file in files if file.read_text(encoding="utf-8").lstrip()[:1] == "["]
+        if files:
+            return files
+    return []
+
+
+def _read_file(file: Path) -> tuple[bool, pd.DataFrame]:
+    """Whether a file is a token table, and its rows.
+
+    Raises ValueError for a file that can't be read.
     """
-    names = {
-        name: ours
-        for ours, valid in ALIASES.items()
-        if (name := next((n for n in valid if n in rows), None))
-    }
+    try:
+        if file.suffix == ".parquet":
+            with pq.ParquetFile(file) as parquet:
+                if set(NEEDED) <= set(parquet.schema_arrow.names):
+                    return True, read_token_table(file, parquet)
+            return False, pd.read_parquet(file)
+        if file.suffix == ".csv":
+            return False, pd.read_csv(file)
+        if file.suffix == ".jsonl":
+            return False, pd.read_json(file, lines=True, dtype=False, convert_dates=False)
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and {"columns", "data"} <= set(content):
+            # a table of wandb
+            return False, pd.DataFrame(content["data"], columns=content["columns"])
+        return False, pd.DataFrame(content)
+    except (ValueError, OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise ValueError(
+            f"{file.name} can't be read as {file.suffix.lstrip('.') or 'JSON'}: {reason}."
+        ) from None
+
+
+def _joined_tables(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Token tables one below the other, with what the last one knows of its objective."""
+    table = pd.concat(tables, ignore_index=True)
+    table.attrs = tables[-1].attrs
+    table.attrs["source"] = {**table.attrs["source"], "notes": []}
+    # categories that differ from file to file come as objects
+    return table.astype({name: "category" for name in TEXTS if name in table})
+
+
+# -- a row per rollout
+
+
+def _with_our_names(file: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of one file with our columns' names.
+
+    `attrs["rewards"]` lists the further columns of numbers, which may be rewards.
+    """
+    names = {}
+    for ours, aliases in ALIASES.items():
+        theirs = [name for name in aliases if name in rows]
+        if theirs:
+            names[theirs[0]] = ours
     numbers = [name for name in rows.select_dtypes("number") if name not in names]
     named = rows[[*names, *numbers]].rename(columns=names)
     if not {"completion", "token_ids"} & set(named):
@@ -167,150 +191,226 @@ def _named(file: Path, rows: pd.DataFrame, step: int) -> pd.DataFrame:
         named[name] = pd.to_numeric(named[name], errors="coerce")
     for name in {"prompt", "completion"} & set(named):
         named[name] = named[name].map(_text)
-    if "token_ids" in named:  # which a CSV holds as text
-        ids = named["token_ids"]
+    if "token_ids" in named:
+        # a CSV holds lists as text
         named["token_ids"] = [
-            re.findall(r"\d+", row) if isinstance(row, str) else row for row in ids
+            re.findall(r"\d+", ids) if isinstance(ids, str) else ids for ids in named["token_ids"]
         ]
+    if "step" not in named:
+        # the number at the end of the file's name, as TRL and verl write it
+        step = re.search(r"[-_]?(\d{1,9})\.\w+$", file.name)
+        named["step"] = int(step[1]) if step else 0
     named.attrs["rewards"] = numbers
-    return named if "step" in named else named.assign(step=step)
-
-
-def _summed(
-    rows: pd.DataFrame, names: list[str], weights: dict | None, path: Path
-) -> tuple[pd.DataFrame, list[str]]:
-    """The rows with a reward, the weighted sum of their columns `names`, and a sentence on where
-    the weights are from.
-
-    A column of zeros needs no weight; without weights, given or logged, there is no reward.
-    """
-    given = (weights or {}).items()
-    if any(name not in names or type(weight) not in (int, float) for name, weight in given):
-        raise InvalidValue("weights", weights, f"numbers, each for one of {', '.join(names)}")
-    origin = "given" if weights else "read from the logged means"
-    names = [*weights] if weights else [name for name in names if (rows[name].fillna(0) != 0).any()]
-    if (weights := weights or _logged_weights(path, names)) is None:
-        asked = (
-            f"several rewards ({', '.join(names)}) and not their weights: give --weights"
-            f" {names[0]}=1 {names[1]}=1"
-        )
-        if "advantage" not in rows:
-            raise ValueError(f"{path.name} has no advantage, and {asked}, say.")
-        return rows, [f"The log has {asked}, say, to read the rewards too."]
-    terms = " + ".join(f"{weight:.4g} {name}" for name, weight in weights.items())
-    notes = [f"The reward is {terms}; the weights are {origin}."] * (len(names) > 1)
-    return (
-        rows.assign(
-            reward=sum((weight * rows[name].fillna(0.0) for name, weight in weights.items()), 0.0)
-        ),
-        notes,
-    )
-
-
-def _logged_weights(path: Path, names: list[str]) -> dict[str, float] | None:
-    """The weights by which the rewards' means that TRL logs add up to the logged reward, in more
-    steps than weights.
-    """
-    metrics, columns = read_metrics(path), ["reward", *(f"rewards/{name}/mean" for name in names)]
-    if len(names) < 2 or not {*columns} <= {*metrics}:
-        return dict.fromkeys(names, 1.0) if len(names) < 2 else None
-    logged = metrics[columns].dropna().to_numpy(float)
-    weights, _, rank, _ = np.linalg.lstsq(logged[:, 1:], logged[:, 0], rcond=1e-6)
-    exact = rank == len(names) < len(logged) and np.allclose(
-        logged[:, 1:] @ weights, logged[:, 0], rtol=1e-4
-    )
-    return dict(zip(names, weights.tolist(), strict=True)) if exact else None
+    return named
 
 
 def _text(value) -> str:
     """A prompt or completion as text: of chat messages the contents, one below the other."""
+    if isinstance(value, str):
+        return value
     if isinstance(value, list | np.ndarray):
-        return "\n".join(
-            str(message.get("content", "")) for message in value if isinstance(message, dict)
-        )
-    return value if isinstance(value, str) else ""
+        messages = [message for message in value if isinstance(message, dict)]
+        return "\n".join(str(message.get("content", "")) for message in messages)
+    return ""
 
 
-def _cut(rows: pd.DataFrame, tokenizer, notes: list[str]) -> pd.DataFrame:
-    """Return a row per token of a row per rollout; TRL logs a batch that is used several times once
-    for each use.
+# -- one reward of several
+
+
+def _with_reward(
+    rows: pd.DataFrame, names: list[str], weights: dict | None, path: Path
+) -> tuple[pd.DataFrame, list[str]]:
+    """The rows with a reward, the weighted sum of their columns `names`, and notes on its weights.
+
+    A column of zeros needs no weight; without weights, given or logged, no reward is added.
+
+    Raises ValueError for weights that are no numbers or of no column, and for rows that have
+    neither weights nor an advantage.
     """
-    grouped = "group" in rows or ("prompt" in rows and rows["prompt"].astype(bool).any())
-    texts = "completion" if "completion" in rows else "token_ids"
-    kept, repeats, before = [], 0, None
-    for _, batch in rows.groupby("step", sort=True):
-        key = batch[texts].astype(str).tolist()
-        repeats, kept, before = repeats + (key == before), kept + [batch] * (key != before), key
-    if repeats:
-        notes = [
-            *notes,
-            f"{repeats} steps repeat the rollouts of the step before and were left out.",
-        ]
-    tokens, columns = [], []
-    for batch in kept:
-        key = (
-            batch["group"]
-            if "group" in batch
-            else batch["prompt"]
-            if grouped
-            else pd.Series(range(len(batch)))
+    if weights:
+        for name, weight in weights.items():
+            if name not in names or type(weight) not in (int, float):
+                raise InvalidValue(
+                    "weights", weights, f"numbers, each for one of {', '.join(names)}"
+                )
+        origin = "given"
+        names = list(weights)
+    else:
+        origin = "read from the logged means"
+        names = [name for name in names if (rows[name].fillna(0) != 0).any()]
+        weights = _logged_weights(path, names)
+
+    if weights is None:
+        unknown = (
+            f"several rewards ({', '.join(names)}) and not their weights: give --weights"
+            f" {names[0]}=1 {names[1]}=1"
         )
-        groups = pd.factorize(key)[0]
-        for rollout, group, row in zip(count(), groups, batch.to_dict("records")):
-            ids = row.get("token_ids")
-            if ids is None and tokenizer is not None:
-                ids = tokenizer(row["completion"], add_special_tokens=False)["input_ids"]
-            strings = (
-                WORDS.findall(row["completion"]) if ids is None else [str(token) for token in ids]
-            )
-            if ids is not None and tokenizer is not None:
-                # of none it makes one
-                strings = tokenizer.batch_decode([[int(token)] for token in ids])[: len(ids)]
-            tokens.append(strings)
-            columns.append(
-                {
-                    "step": row["step"],
-                    "group": group,
-                    "rollout": rollout,
-                    "prompt": row.get("prompt", ""),
-                    "ids": ids,
-                }
-                | {name: row[name] for name in ("reward", "advantage") if name in row}
-            )
+        if "advantage" not in rows:
+            raise ValueError(f"{path.name} has no advantage, and {unknown}, say.")
+        return rows, [f"The log has {unknown}, say, to read the rewards too."]
+
+    notes = []
+    if len(names) > 1:
+        terms = " + ".join(f"{weight:.4g} {name}" for name, weight in weights.items())
+        notes.append(f"The reward is {terms}; the weights are {origin}.")
+    weighted = [weight * rows[name].fillna(0.0) for name, weight in weights.items()]
+    return rows.assign(reward=sum(weighted, 0.0)), notes
+
+
+def _logged_weights(path: Path, names: list[str]) -> dict[str, float] | None:
+    """The weights by which the logged means of several rewards add up to the logged reward.
+
+    None if they are not found exactly, from more steps than there are weights.
+    """
+    if len(names) < 2:
+        return dict.fromkeys(names, 1.0)
+    metrics = read_logged_metrics(path)
+    columns = ["reward", *(f"rewards/{name}/mean" for name in names)]
+    if not set(columns) <= set(metrics):
+        return None
+    logged = metrics[columns].dropna().to_numpy(float)  # (steps, 1 + rewards)
+    total, means = logged[:, 0], logged[:, 1:]
+
+    # least squares; the weights are right if nothing is left over
+    weights, _, rank, _ = np.linalg.lstsq(means, total, rcond=1e-6)
+    determined = rank == len(names) < len(logged)
+    if not determined or not np.allclose(means @ weights, total, rtol=1e-4):
+        return None
+    return dict(zip(names, weights.tolist(), strict=True))
+
+
+# -- a row per token
+
+
+def _tokens_of_logs(
+    logs: list[pd.DataFrame], tokenizer, weights: dict | None, path: Path
+) -> pd.DataFrame:
+    """A row per token of the rows of several files."""
+    rows = pd.concat(logs, ignore_index=True)
+    notes = []
+    if "reward" not in rows or weights:
+        candidates = {name for log in logs for name in log.attrs["rewards"]}
+        names = [name for name in rows if name in candidates]
+        rows, notes = _with_reward(rows, names, weights, path)
+    steps, repeats = _distinct_steps(rows)
+    if repeats:
+        notes.append(f"{repeats} steps repeat the rollouts of the step before and were left out.")
+    if "group" in rows:
+        groups = "file"
+    elif "prompt" in rows and rows["prompt"].astype(bool).any():
+        groups = "prompt"
+    else:
+        groups = "none"
+
+    # of each rollout: its columns, the ids of its tokens and their texts
+    rollouts = []
+    ids = []
+    tokens = []
+    for batch in steps:
+        if groups == "file":
+            key = batch["group"]
+        elif groups == "prompt":
+            key = batch["prompt"]
+        else:
+            key = pd.Series(range(len(batch)))
+        group_numbers, _ = pd.factorize(key)
+        for number, row in enumerate(batch.to_dict("records")):
+            rollout = {
+                "step": row["step"],
+                "group": group_numbers[number],
+                "rollout": number,
+                "prompt": row.get("prompt", ""),
+            }
+            rollout.update({name: row[name] for name in ("reward", "advantage") if name in row})
+            row_ids, row_tokens = _cut(row, tokenizer)
+            rollouts.append(rollout)
+            ids.append(row_ids)
+            tokens.append(row_tokens)
+
     lengths = [len(strings) for strings in tokens]
-    table = pd.DataFrame(columns).loc[lambda t: t.index.repeat(lengths)].reset_index(drop=True)
+    table = pd.DataFrame(rollouts)
+    table = table.loc[table.index.repeat(lengths)].reset_index(drop=True)
     table["position"] = np.concatenate([np.arange(length) for length in lengths]) if lengths else []
-    if all(row["ids"] is not None for row in columns):
-        table["token_id"] = [int(token) for row in columns for token in row["ids"]]
+    if all(row_ids is not None for row_ids in ids):
+        table["token_id"] = [int(token) for row_ids in ids for token in row_ids]
     table["token"] = pd.Categorical([token for strings in tokens for token in strings])
-    known = "ids" if "token_ids" in rows and rows["token_ids"].notna().all() else "words"
-    if known == "words" and "token_id" in table:
-        known = "cut anew"
-    table = table.drop(columns="ids")
+
+    if "token_ids" in rows and rows["token_ids"].notna().all():
+        origin = "ids"
+    elif "token_id" in table:
+        origin = "cut anew"
+    else:
+        origin = "words"
     table.attrs["source"] = {
         "format": "completions",
-        "tokens": known,
-        "groups": "file" if "group" in rows else "prompt" if grouped else "none",
+        "tokens": origin,
+        "groups": groups,
         "notes": notes,
     }
     return table
 
 
-def read_metrics(path: str | Path) -> pd.DataFrame:
-    """The metrics that TRL logged beside a run's rollouts, a row per logged step; empty where there
-    are none.
+def _distinct_steps(rows: pd.DataFrame) -> tuple[list[pd.DataFrame], int]:
+    """The rows of each step, and the number of steps that were left out as repeats.
+
+    TRL logs a batch that is used several times once for each use.
+    """
+    texts = "completion" if "completion" in rows else "token_ids"
+    steps, repeats, before = [], 0, None
+    for _, batch in rows.groupby("step", sort=True):
+        written = batch[texts].astype(str).tolist()
+        if written == before:
+            repeats += 1
+        else:
+            steps.append(batch)
+        before = written
+    return steps, repeats
+
+
+def _cut(row: dict, tokenizer) -> tuple[list | None, list[str]]:
+    """The token ids of a rollout, None where they are unknown, and its tokens as texts."""
+    ids = row.get("token_ids")
+    if tokenizer is None:
+        if ids is None:
+            return None, WORDS.findall(row["completion"])
+        return ids, [str(token) for token in ids]
+    if ids is None:
+        ids = tokenizer(row["completion"], add_special_tokens=False)["input_ids"]
+    # of an empty list batch_decode makes one text
+    strings = tokenizer.batch_decode([[int(token)] for token in ids])[: len(ids)]
+    return ids, strings
+
+
+# -- metrics
+
+
+def read_logged_metrics(path: str | Path) -> pd.DataFrame:
+    """The metrics logged beside a run's rollouts, a row per logged step; empty without any.
+
+    They are a run's own metrics.parquet or metrics.jsonl, or the history in the newest
+    trainer_state.json that TRL wrote.
+
+    path: as `read_rollouts` takes it.
     """
     folder = Path(path).expanduser()
-    folder = folder if folder.is_dir() else folder.parent
-    folder = folder.parent if folder.name in ("completions", "tokens") else folder
-    if (own := folder / "metrics.parquet").is_file():
-        return pd.read_parquet(own)
-    if (lines := folder / "metrics.jsonl").is_file() and (
-        text := lines.read_text("utf-8").rpartition("\n")[0]
-    ):
-        return pd.DataFrame([json.loads(line) for line in text.splitlines()])
+    if not folder.is_dir():
+        folder = folder.parent
+    if folder.name in ("completions", "tokens"):
+        folder = folder.parent
+
+    table = folder / "metrics.parquet"
+    if table.is_file():
+        return pd.read_parquet(table)
+
+    lines = folder / "metrics.jsonl"
+    if lines.is_file():
+        # behind the last line break stands what a killed writer left
+        whole, _, _ = lines.read_text("utf-8").rpartition("\n")
+        if whole:
+            return pd.DataFrame([json.loads(line) for line in whole.splitlines()])
+
     states = sorted(folder.glob("**/trainer_state.json"), key=lambda file: file.stat().st_mtime)
-    history = (
-        json.loads(states[-1].read_text(encoding="utf-8")).get("log_history", []) if states else []
-    )
-    return pd.DataFrame(history)
+    if not states:
+        return pd.DataFrame()
+    state = json.loads(states[-1].read_text(encoding="utf-8"))
+    return pd.DataFrame(state.get("log_history", []))

@@ -148,7 +148,8 @@ def _prefilled(
 ) -> tuple[_Cache, Float[Tensor, "B V"]]:
     """A cache that has read the prompts, and the logits behind them.
 
-    It has room for `capacity` further tokens of each sequence. A prompt that rows share is computed once.
+    It has room for `capacity` further tokens of each sequence. A prompt that rows share is computed
+    once.
     """
     tokens = prompt_ids.masked_fill(prompt_mask == 0, -1)
     distinct, rows = tokens.unique(dim=0, return_inverse=True)  # rows (B,): the prompt of each

@@ -27,7 +27,7 @@ from workbook.rollouts.token_files import (
     TEXTS,
     WHOLE,
     place_residuals,
-    tables,
+    step_files,
 )
 from workbook.training.checks import CLIPPED_LOSSES
 from workbook.training.config import CancellationConfig
@@ -111,7 +111,7 @@ class StepRecord(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.training = True
-        for step, paths in tables(self.folder).items():
+        for step, paths in step_files(self.folder).items():
             if step > state.global_step and is_main():  # of a run that was resumed from before it
                 for path in paths:
                     path.unlink()
