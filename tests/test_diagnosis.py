@@ -9,7 +9,7 @@ from small_run import TRAINER
 from test_monitor import logged
 
 from workbook.app.diagnosis import diagnose
-from workbook.app.worker import train
+from workbook.app.worker import train_run
 
 
 def table(n=12, **columns):
@@ -162,12 +162,12 @@ def test_real_runs(tmp_path):
         "threads": 1,
         "trainer": TRAINER | {"max_steps": 8},
     }
-    (sentence,) = diagnose(train(config, tmp_path / "high", learning_rate=3.2).metrics())
+    (sentence,) = diagnose(train_run(config, tmp_path / "high", learning_rate=3.2).metrics())
     assert "ntropy fell from 0.3" in sentence
     assert "the policy collapsed to one text" in sentence
     assert "Lower the learning rate (3.2)" in sentence
-    assert diagnose(train(config, tmp_path / "small").metrics()) == []
-    short = train(config, tmp_path / "short", max_completion_length=4, max_steps=12).metrics()
+    assert diagnose(train_run(config, tmp_path / "small").metrics()) == []
+    short = train_run(config, tmp_path / "short", max_completion_length=4, max_steps=12).metrics()
     unpaid, cut_off = diagnose(short)
     assert (
         "No group held two different rewards in 12 steps: nothing could be learned. Every reward"

@@ -22,7 +22,7 @@ from workbook.app import load_run, start_run, worker
 from workbook.app import runs as run_module
 from workbook.app.resumable import ResumableTrainer
 from workbook.app.runs import Run, create_run, set_status, training_lock
-from workbook.app.worker import execute, train
+from workbook.app.worker import execute, train_run
 from workbook.files import StorageError, atomic_folder, checkpoints, damage, write_text
 from workbook.policies.load import BUNDLED, load_policy
 from workbook.training import CancellationConfig, RunConfig
@@ -255,7 +255,7 @@ def own(tmp_path_factory):
     )
     config = CONFIG | {"policy": str(home / "base"), "lora": 2, "task": f"own:{home / 'rows.csv'}"}
     config |= {"task_options": {"reward": f"{home / 'reward.py'}:score"}}
-    train(config, home / "whole", advantage_estimator=f"own:{home / 'rule.py'}:rule")
+    train_run(config, home / "whole", advantage_estimator=f"own:{home / 'rule.py'}:rule")
     return home
 
 
@@ -330,7 +330,7 @@ def test_evaluation_samples_as_training_does(tmp_path, monkeypatch):
 
     monkeypatch.setattr(worker, "sample_rollouts", record)
     with pytest.raises(RuntimeError, match="enough"):
-        train(config, tmp_path / "run")
+        train_run(config, tmp_path / "run")
     assert asked == same | {"max_new_tokens": 6, "seed": worker.HELD_OUT_SEED}
     assert not (tmp_path / "run").exists()
 
@@ -341,7 +341,7 @@ def test_a_refused_run_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(worker, "load_policy", fails)
     with refused("policy", "bundled"):
-        train(CONFIG, tmp_path / "run")
+        train_run(CONFIG, tmp_path / "run")
     with refused("trainer.hub_token") as refusal:
         create_run(
             CONFIG | {"trainer": CONFIG["trainer"] | {"hub_token": "hf_secret"}}, tmp_path / "run"

@@ -17,7 +17,7 @@ from small_run import SMALL, bundled_trainer, nudge_adapters
 from trl import GRPOTrainer
 
 from workbook.app.runs import Run
-from workbook.app.worker import execute, train
+from workbook.app.worker import execute, train_run
 from workbook.files import checkpoint_step, checkpoints
 from workbook.policies.load import load_policy
 from workbook.rollouts.token_files import read_step, step_files
@@ -388,7 +388,7 @@ def test_a_resumed_run_ends_with_the_same_tables(tmp_path):
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        whole = train(CONFIG, tmp_path / "whole")
+        whole = train_run(CONFIG, tmp_path / "whole")
         assert whole.token_steps() == [1, 3, 6, 9, 12]
         killed = Run(shutil.copytree(whole.folder, tmp_path / "killed"))
         shutil.rmtree(killed.folder / "final")

@@ -50,7 +50,7 @@ from workbook.training.config import RunConfig, sampling_settings, trainer_args
 NEEDED = (f"{STATE}.json", f"{STATE}.safetensors", "trainer_state.json")
 
 
-def train(
+def train_run(
     config: RunConfig | dict | str | Path,
     folder: str | Path | None = None,
     progress: bool = False,

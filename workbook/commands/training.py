@@ -12,7 +12,7 @@ from workbook.places import import_to_stay
 
 
 def _train(args) -> int:
-    train = import_to_stay("workbook.app.worker").train
+    train_run = import_to_stay("workbook.app.worker").train_run
     from workbook.training.checks import check_run
     from workbook.training.config import RunConfig
 
@@ -20,7 +20,7 @@ def _train(args) -> int:
     if MAIN:
         check_run(config)
         _warn(config)
-    return _report(train(config, args.folder, progress=True))
+    return _report(train_run(config, args.folder, progress=True))
 
 
 def _resume(args) -> int:

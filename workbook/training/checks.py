@@ -56,7 +56,7 @@ def problems(
     """
     found = _unknown_values(args, rule)
     if not any(holds for holds, *_ in found):  # else the other rules would only repeat it
-        rule = credit_rule(args, rule)
+        rule = rule_of_config(args, rule)
         found = [
             *_measuring(args, aux_loss, sharded),
             *_batching(args, world_size),
@@ -68,22 +68,20 @@ def problems(
     return [Problem(severity, sentence) for holds, severity, sentence in found if holds]
 
 
-def credit_rule(args, rule=None):
+def rule_of_config(args, rule=None):
     """The credit rule of a config, where it is one of ours or given; None for a plain estimator,
     and for one unknown.
     """
-    return (
-        credit_call(args.advantage_estimator)
-        if rule is None and args.advantage_estimator in CREDIT_RULES
-        else rule
-    )
+    if rule is None and args.advantage_estimator in CREDIT_RULES:
+        return credit_call(args.advantage_estimator)
+    return rule
 
 
 def token_credit(args, rule=None) -> bool:
     """Whether each token may have its own advantage; what one's own rule gives is known once it has
     given it.
     """
-    rule = credit_rule(args, rule)
+    rule = rule_of_config(args, rule)
     return args.advantage_estimator not in ESTIMATORS and (rule is None or rule.per_token)
 
 

@@ -130,7 +130,7 @@ def train(
         if batch % every == 0 or last:
             row = {"batch": batch, "steps": steps, "reward": float(rollouts.rewards.mean())}
             row |= pd.DataFrame(since_last_row, columns=Step._fields).mean().to_dict()
-            row |= {"moved": rms_change(learner, rollouts), "sampled_tokens": sampled_tokens}
+            row |= {"moved": rms_movement(learner, rollouts), "sampled_tokens": sampled_tokens}
             row |= read(learner, batch)
             rows.append(row | {"seconds": time.perf_counter() - started})
             since_last_row = []
@@ -326,7 +326,7 @@ def ask_rule(
     return config.credit_rule(batch), batch.sampled_tokens
 
 
-def rms_change(policy, rollouts: Rollouts) -> float:
+def rms_movement(policy, rollouts: Rollouts) -> float:
     """Rms change of log-probability of the rollouts' tokens since they were sampled, in nats."""
     change = logps(policy, rollouts) - rollouts.old_logps
     return float(change[rollouts.completion_mask.bool()].square().mean().sqrt())
