@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from workbook.book.back_matter import choices, grade_choice
+from workbook.book.back_matter import choice_options, grade_choice
 from workbook.book.chapters import find_chapters
 
 LABEL = re.compile(r"^\*\*Exercise", re.MULTILINE)
@@ -130,7 +130,7 @@ def test_every_option_of_a_choice_has_its_sentence(capsys):
     asked = {
         (name[:2], k): one.text for name, own in EXERCISES.items() for k, one in enumerate(own, 1)
     }
-    for name, options in choices().items():
+    for name, options in choice_options().items():
         chapter, number = name.split("-")
         letters = re.findall(r"^- \*\*([A-Z])\*\* ", asked[chapter, int(number)], re.MULTILINE)
         assert {"right", *letters} == set(options), name

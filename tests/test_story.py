@@ -11,7 +11,7 @@ from workbook import example_group, example_policy, example_rollouts, running_va
 from workbook.book import back_matter, show_claims
 from workbook.book.chapters import NOTEBOOKS, find_chapters
 from workbook.chapters.hypothesis import check_hypothesis
-from workbook.ledger import WORDS, registered
+from workbook.ledger import OUTCOME_WORDS, registered
 from workbook.places import data_path
 from workbook.views import book_path, meeting_paths_chart
 from workbook.views.chapter_map import STATIONS
@@ -64,7 +64,7 @@ def test_a_hypothesis_is_tried_or_its_fault_is_named(mine, says, capsys):
 
 
 def test_claims_are_sentences_with_a_word_that_opens_the_row():
-    assert {row.outcome for row in registered().values()} <= set(WORDS)
+    assert {row.outcome for row in registered().values()} <= set(OUTCOME_WORDS)
     shown = show_claims({"H1": "alike <b>"})
     word = registered()["H1"].outcome
     assert repr(shown).startswith(f"{word}: alike <b> (H1, primary)\n")

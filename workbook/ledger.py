@@ -1,8 +1,8 @@
-"""The ledger as it was last kept (data/book/ledger.parquet): its rows, their five words, and how
-they are printed.
+"""The ledger as it was last kept: its rows, their five words, and their texts.
 
-Whatever shows an outcome reads it here, and loads nothing that measures: `python -m workbook claims
---keep` writes it.
+A row is one measurement of a claim, judged by its registration. `python -m workbook claims --keep`
+computes all rows and writes them to data/book/ledger.parquet. Whatever shows an outcome reads it
+here, and loads nothing that measures.
 """
 
 import hashlib
@@ -15,18 +15,20 @@ import numpy as np
 import pandas as pd
 
 from workbook.messages import InvalidValue
-from workbook.places import data_path, parse_yaml
+from workbook.places import data_path, load_yaml
 
-WORDS = HOLDS, DOES_NOT_HOLD, TOO_SMALL, OPEN, CANNOT = (
-    "holds",
-    "does not hold",
-    "too small to matter",
-    "open",
-    "cannot be tested here",
-)
-SIGNS = dict(zip(WORDS, "✓✗≈?–", strict=True))
-OWN = ("family", "smollm2:sums", "smollm2:ramble")  # scales whose rows have keys of their own
-STALE = (
+HOLDS = "holds"
+DOES_NOT_HOLD = "does not hold"
+TOO_SMALL = "too small to matter"
+OPEN = "open"
+CANNOT = "cannot be tested here"
+OUTCOME_WORDS = (HOLDS, DOES_NOT_HOLD, TOO_SMALL, OPEN, CANNOT)
+OUTCOME_MARKS = dict(zip(OUTCOME_WORDS, "✓✗≈?–", strict=True))
+# role of a row without a threshold, which gets no word
+DESCRIBED = "described"
+# scales whose rows have keys of their own; others' keys name their world
+_OWN_KEYS = ("family", "smollm2:sums", "smollm2:ramble")
+_STALE = (
     "data/results has changed since the ledger was kept; `python -m workbook claims --keep`"
     " computes it anew."
 )
@@ -34,7 +36,7 @@ STALE = (
 
 def read_book(name: str):
     """Read data/book/<name>.yaml."""
-    return parse_yaml(data_path("book", f"{name}.yaml").read_text(encoding="utf-8"))
+    return load_yaml(data_path("book", f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 @cache
@@ -49,14 +51,19 @@ def primaries() -> list[tuple[str, str]]:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """(scale, key in it) of a key of the family or fine-tunes, of key@world in a world, or of
-    key@worlds over all.
+    """(scale, key in it): key@world lies in that world, key@worlds over all worlds.
+
+    Any other key is one of the family or of fine-tunes.
     """
     name, _, world = key.rpartition("@")
     scale = world if world == "worlds" else f"world:{world}"
-    if name and registered(scale):  # pass@8 names no world
+    # pass@8 names no world
+    if name and registered(scale):
         return scale, name
-    return next((scale for scale in OWN if key in registered(scale)), OWN[0]), key
+    for scale in _OWN_KEYS:
+        if key in registered(scale):
+            return scale, key
+    return _OWN_KEYS[0], key
 
 
 def fingerprint() -> str:
@@ -69,11 +76,16 @@ def fingerprint() -> str:
 
 
 @cache
-def kept_ledger(path: Path | None = None) -> pd.DataFrame:
-    """Read the kept rows of all scales, and print a sentence if the tables have changed since."""
+def kept_ledger(path: Path | None = None, described: bool = False) -> pd.DataFrame:
+    """Read the kept rows of all scales, and print a sentence if the tables have changed since.
+
+    described: also the rows without a word.
+    """
     table = pd.read_parquet(path or data_path("book", "ledger.parquet"))
     if (table["tables"] != fingerprint()).any():
-        print(STALE)
+        print(_STALE)
+    if not described:
+        table = table[table["role"] != DESCRIBED].reset_index(drop=True)
     return table.drop(columns="tables")
 
 
@@ -81,9 +93,8 @@ def kept_ledger(path: Path | None = None) -> pd.DataFrame:
 def registered(scale: str = "family") -> Mapping[str, tuple]:
     """Every row of the kept ledger at a scale, by its key."""
     table = kept_ledger()
-    return {
-        row.key: row for row in table[(table["scale"] == scale) & (table["key"] != "")].itertuples()
-    }
+    rows = table[(table["scale"] == scale) & (table["key"] != "")]
+    return {row.key: row for row in rows.itertuples()}
 
 
 def row_of(key: str, scale: str | None = None):
@@ -99,20 +110,19 @@ def row_of(key: str, scale: str | None = None):
     return rows[name]
 
 
-def signed(outcome: str) -> str:
-    """An outcome with its sign before it; a dash before any other."""
-    return f"{SIGNS.get(outcome, '–')} {outcome}"
+def mark_outcome(outcome: str) -> str:
+    """An outcome with its mark before it; a dash before any other."""
+    return f"{OUTCOME_MARKS.get(outcome, '–')} {outcome}"
 
 
 def format_number(row, digits: int = 3) -> str:
     """Mean, interval and unit of a row, or why there is no number."""
+    # no run got half-way, and each counts with all of its tokens
     if row.unit == "octaves" and row.mean == row.low == row.high == 0:
-        return "not reached"  # no run got half-way, and each counts with all of its tokens
-    return (
-        f"{format_effect(row, digits)} {row.unit}".rstrip()
-        if np.isfinite(row.mean)
-        else "no number"
-    )
+        return "not reached"
+    if not np.isfinite(row.mean):
+        return "no number"
+    return f"{format_effect(row, digits)} {row.unit}".rstrip()
 
 
 def format_effect(row, digits: int = 3) -> str:
@@ -123,14 +133,13 @@ def format_effect(row, digits: int = 3) -> str:
 
 
 def stated_of(row) -> str:
-    """A row's number, how many units it rests on, on which side of its threshold the claim lies,
-    and why its word.
+    """A row's number, how many units it rests on, and why its word.
+
+    The reason names the side of its threshold on which the claim lies.
     """
-    shared = (
-        f" on {row.policies:.0f} policies, whose means are judged"
-        if row.policies < row.units
-        else ""
-    )
+    shared = ""
+    if row.policies < row.units:
+        shared = f" on {row.policies:.0f} policies, whose means are judged"
     text = f"{format_number(row)}; {row.units} of {row.registered_units} registered units{shared}"
     if not np.isfinite(row.toward):
         return text
@@ -141,4 +150,100 @@ def stated_of(row) -> str:
     )
     if row.outcome == TOO_SMALL:
         return f"{text}; its 90 % interval is [{row.low_90:.3g}, {row.high_90:.3g}]"
-    return text if row.outcome in (HOLDS, DOES_NOT_HOLD) else f"{text}; {row.reason}"
+    if row.outcome in (HOLDS, DOES_NOT_HOLD):
+        return text
+    return f"{text}; {row.reason}"
+
+
+# --- many rows as text
+
+
+def format_summary(table: pd.DataFrame) -> str:
+    """A ledger as text, word by word: each primary row's claim, and its scales."""
+    primary = table[table["role"] == "primary"]
+    lines = []
+    for outcome in OUTCOME_MARKS:
+        part = primary[primary["outcome"] == outcome]
+        if part.empty:
+            continue
+        lines.append(f"**{mark_outcome(outcome)}: {len(part)}**")
+        for claim, own in part.groupby("claim", sort=False):
+            scales = ", ".join(own["scale"]).replace(", world:", ", ")
+            lines.append(f"  {claim:<13}{own['words'].iloc[0]:<57}{scales}")
+        lines.append("")
+    counts = ", ".join(
+        f"{count} {outcome}" for outcome, count in primary["outcome"].value_counts().items()
+    )
+    return "\n".join([*lines, f"{len(primary)} primary rows: {counts}."])
+
+
+def format_ledger(table: pd.DataFrame, commands: bool = False) -> str:
+    """A ledger as text, claim by claim and scale by scale.
+
+    commands: with those that recompute each measurement.
+    """
+    lines = []
+    for claim, part in table.groupby("claim", sort=False):
+        first = part.iloc[0]
+        lines += ["", f"{claim}  {first['statement']}", f"    refuted if {first['falsifier']}"]
+        for scale, rows in part.groupby("scale", sort=False):
+            lines += ["", f"    {scale}"]
+            lines += _scale_lines(rows)
+            if commands:
+                lines += [f"        $ {text}" for text in dict.fromkeys(rows["command"]) if text]
+    return "\n".join(lines[1:])
+
+
+def _scale_lines(rows: pd.DataFrame) -> list[str]:
+    """A claim's rows at one scale: those that get a word, then those that are described."""
+    lines = []
+    for row in rows[rows["role"] != DESCRIBED].itertuples():
+        lines += [f"        {line}" for line in _row_lines(row)]
+    described = rows[rows["role"] == DESCRIBED]
+    if len(described):
+        lines.append("        described, without a word:")
+    for row in described.itertuples():
+        lines.append(f"            {row.measured}: {format_effect(row)}")
+    return lines
+
+
+def _row_lines(row) -> list[str]:
+    """A registered measurement: its word, its number, and where that came from."""
+    reason = f" ({row.reason})" if row.reason else ""
+    lines = [f"{row.role}: {row.outcome.upper()}{reason}"]
+    if not row.units:
+        return [*lines, f"    {row.measured}"] if row.measured else lines
+    lines += [f"    {row.measured}", f"    {stated_of(row)}"]
+    facts = {
+        "p by Holm": f"{row.p_holm:.2g}" if np.isfinite(row.p_holm) else "",
+        "paper": row.paper_effect or "not known",
+        "comparable": row.comparable.removeprefix("yes"),
+        "place": row.place,
+        "changed": row.changed.removeprefix("changed "),
+        "predicted": "",
+    }
+    if np.isfinite(row.predicted_low):
+        facts["predicted"] = f"[{row.predicted_low:g}, {row.predicted_high:g}]"
+    lines.append("    " + "; ".join(f"{name}: {text}" for name, text in facts.items() if text))
+    return [*lines, f"    {'; '.join(_origin(row))}"]
+
+
+def _origin(row) -> list[str]:
+    """Where a row's units came from, in phrases."""
+    clean = {True: "clean tree", False: "a modified tree"}.get(row.clean, "tree not known")
+    phrases = [
+        f"source: {row.source}",
+        f"seen before: {row.seen_before}",
+        f"tables from {clean}",
+        f"registration {row.registration}",
+    ]
+    if row.dropped:
+        phrases.append(f"{row.dropped} units without a number")
+    if len(row.looked):
+        phrases.append(
+            f"units {row.looked[0]} to {row.looked[-1]} were measured after the earlier ones'"
+            " outcome was seen"
+        )
+    if len(row.added):
+        phrases.append(f"units added after registration: {', '.join(map(str, row.added))}")
+    return phrases

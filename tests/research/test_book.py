@@ -28,7 +28,7 @@ from workbook.book.conclusions import (
 from workbook.book.decoration import tooltip_text
 from workbook.book.pages import page_source
 from workbook.colab import FOLDED
-from workbook.ledger import CANNOT, WORDS, experiments, kept_ledger, registered, row_of
+from workbook.ledger import CANNOT, OUTCOME_WORDS, experiments, kept_ledger, registered, row_of
 from workbook.training import CancellationConfig
 
 TERMS = {term.term: term for term in glossary()}
@@ -112,6 +112,13 @@ def test_a_number_typed_in_a_chapter_is_printed_there(path):
                 )
 
 
+def test_a_term_has_one_entry_and_a_word_of_it_leads_to_one_term():
+    names = [term.term for term in glossary()]
+    assert len(names) == len(set(names))
+    forms = [form.lower() for term in glossary() for form in term.forms]
+    assert sorted(forms) == sorted(set(forms))
+
+
 @pytest.mark.parametrize("term", TERMS.values(), ids=list(TERMS))
 def test_a_term_is_whole(term):
     markup = convert(term.formula)
@@ -119,6 +126,8 @@ def test_a_term_is_whole(term):
     assert "\\" not in re.sub("&#x[0-9A-F]+;", "", markup), "a command that was not understood"
     assert "$" not in term.formula + term.meaning
     assert resolve_name(f"workbook.{term.code}") is not None
+    for name in term.constants.values():
+        assert f"{resolve_name(f'workbook.{name}'):g}" in term.meaning + term.words + term.expect
     assert term.meaning.endswith(".")
     assert len(find_chapters([term.chapter])) == 1
     text = tooltip_text(term)
@@ -174,7 +183,7 @@ def test_a_card_says_what_is_shown_what_differs_and_the_outcomes():
 # --- findings and settings
 @pytest.mark.parametrize("one", [*FINDINGS, *DECISIONS], ids=lambda one: one.says[:40])
 def test_a_sentence_stands_while_its_rows_have_their_words(one):
-    assert set(one.when.values()) <= set(WORDS)
+    assert set(one.when.values()) <= set(OUTCOME_WORDS)
     assert one.holds(), {key: row_of(key).outcome for key in one.when}
     assert "{" not in one.sentence()
 
@@ -248,7 +257,7 @@ def test_an_experiment_is_whole(name):
         *(key for part in ("positive", "negative", "beside") for key in one.get(part) or {}),
     ]
     for row in map(row_of, keys):
-        assert row.outcome in WORDS
+        assert row.outcome in OUTCOME_WORDS
         assert f"{row.mean:.2g} [{row.low:.2g}, {row.high:.2g}]" in section
     assert row_of(one["primary"]).units >= 6
     [chapter] = find_chapters([one["chapter"][:2]])

@@ -3,7 +3,6 @@ nothing else.
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -23,8 +22,10 @@ from workbook import __main__
 from workbook.book import cards, show_outcomes
 from workbook.ledger import (
     CANNOT,
+    OUTCOME_WORDS,
     TOO_SMALL,
-    WORDS,
+    format_ledger,
+    format_summary,
     kept_ledger,
     primaries,
     registered,
@@ -33,7 +34,7 @@ from workbook.ledger import (
     stated_of,
 )
 from workbook.statistics import detectable_effect, pseudo_values, t_interval
-from workbook.studies import CLAIMS, compute_ledger, format_ledger, format_summary, ledger_json
+from workbook.studies import CLAIMS, compute_ledger, ledger_json
 from workbook.studies.inference import Rule, holm, judge_units
 from workbook.studies.ledger import NESTED, SCALES, keep_ledger, sentences, untestable
 from workbook.studies.record import Measurement, Tables
@@ -45,7 +46,7 @@ from workbook.studies.registration import (
     registered_studies,
     registration_path,
 )
-from workbook.studies.storage import MANIFEST, RESULTS, experiment_folder, read_table, table_paths
+from workbook.studies.storage import MANIFEST, experiment_folder, read_table, table_paths
 
 IDS = [
     *(f"H{k}" for k in range(1, 14)),
@@ -75,7 +76,7 @@ def test_words_follow_from_the_two_intervals():
         assert ABOVE_0.p(x) == pytest.approx(p, rel=1e-9), "of the word"
         assert t_interval(x)[1:] == pytest.approx((low, high))
         seen.add(expected)
-    assert seen == set(WORDS) - {CANNOT}
+    assert seen == set(OUTCOME_WORDS) - {CANNOT}
     assert ABOVE_0.word(x[:5]) == "open", "fewer than six units"
     x = rng.normal(0.5, 0.2, 9)
     assert Rule(0.0, -0.1, 0.1, -1.0).word(x) == "does not hold", "the other side"
@@ -516,27 +517,10 @@ def test_the_ledger_as_text_and_json(world, tmp_path):
 # --- the command line, and what is committed
 @pytest.fixture(scope="module")
 def computed():
-    return compute_ledger(described=False)
+    return compute_ledger()
 
 
-def test_the_command_line_loads_neither_trainer_nor_charts(tmp_path):
-    """What `python -m workbook claims` answers must not wait for TRL or altair; it loads the
-    records of all topics.
-    """
-    code = (
-        "import sys; from workbook.__main__ import main; status = main(['claims', '--claim',"
-        " 'H1']); "
-    )
-    code += "loud = {'trl', 'bitsandbytes', 'altair'} & set(sys.modules); "
-    code += "assert not loud, loud; sys.exit(status)"
-    # nothing is kept there
-    where = {"cwd": RESULTS.parents[1], "env": os.environ | {"WORKBOOK_CACHE": str(tmp_path)}}
-    answer = subprocess.run([sys.executable, "-c", code], **where, capture_output=True, text=True)
-    assert (answer.returncode, answer.stderr) == (0, "")
-    assert answer.stdout.startswith("H1 ")
-
-
-def test_what_prints_the_findings_loads_nothing_that_measures(tmp_path):
+def test_what_prints_the_findings_loads_nothing_that_measures():
     """It reads the kept ledger: no table of a study, no topic, no torch."""
     code = "import sys; from workbook.__main__ import main; status = main(['findings']); "
     code += (
@@ -544,9 +528,7 @@ def test_what_prints_the_findings_loads_nothing_that_measures(tmp_path):
         " set(sys.modules); "
     )
     code += "assert not heavy, heavy; sys.exit(status)"
-    # nothing is kept there
-    where = {"cwd": RESULTS.parents[1], "env": os.environ | {"WORKBOOK_CACHE": str(tmp_path)}}
-    answer = subprocess.run([sys.executable, "-c", code], **where, capture_output=True, text=True)
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (answer.returncode, answer.stderr) == (0, "")
     assert answer.stdout.startswith("1. ")
 
@@ -561,7 +543,7 @@ def test_no_committed_word_rests_on_fewer_than_six_units(computed):
     assert (earlier["registration"] == "superseded").all(), "and there it says so"
     assert decided["clean"].all(), "every table that decides came from an unmodified tree"
     assert set(table.loc[table["role"] == "primary", "claim"]) == set(CLAIMS)
-    assert set(table["outcome"]) <= set(WORDS)
+    assert set(table["outcome"]) <= set(OUTCOME_WORDS)
 
 
 def test_the_printed_command_gives_the_row_that_the_ledger_has(tmp_path, computed):
@@ -569,7 +551,8 @@ def test_the_printed_command_gives_the_row_that_the_ledger_has(tmp_path, compute
     (tmp_path / "dose").mkdir()
     for path in [*table_paths("mass"), experiment_folder("mass") / MANIFEST]:
         shutil.copy(path, tmp_path / "dose")
-    whole = computed.query("scale == 'family' and claim == 'H2'").reset_index(drop=True)
+    whole = computed.query("scale == 'family' and claim == 'H2' and role != 'described'")
+    whole = whole.reset_index(drop=True)
     pd.testing.assert_frame_equal(
         compute_ledger("family", tmp_path, ["H2"], described=False), whole, check_dtype=False
     )
@@ -671,12 +654,14 @@ def test_runs_that_never_got_there_are_no_perfect_null():
 
 def test_what_chapters_read_is_what_the_tables_say(tmp_path, monkeypatch, capsys, computed):
     """The kept ledger is the computed one, and says when the tables are others."""
-    kept = kept_ledger()
+    kept = kept_ledger(described=True)
     assert capsys.readouterr().out == "", "python -m workbook claims --keep computes it anew"
     pd.testing.assert_frame_equal(kept, computed[kept.columns], check_dtype=False, rtol=1e-9)
     assert set(computed.columns) - set(kept.columns) == set(NESTED)
     path = keep_ledger(computed, tmp_path / "ledger.parquet")
-    pd.testing.assert_frame_equal(kept_ledger(path), kept, check_dtype=False)
+    pd.testing.assert_frame_equal(kept_ledger(path, described=True), kept, check_dtype=False)
+    assert format_ledger(kept, commands=True) == format_ledger(computed, commands=True)
+    assert "described" not in set(kept_ledger(path)["role"])
     monkeypatch.setattr(sys.modules["workbook.ledger"], "fingerprint", lambda: "other")
     kept_ledger.cache_clear()
     kept_ledger(path)

@@ -1,31 +1,26 @@
 """The book's lists from data/book: glossary, literature, ten questions, and multiple choices."""
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pkgutil import resolve_name
 from string import Template
 from types import SimpleNamespace
 
-import yaml
-
 from workbook.book import chapters
 from workbook.book.terminal import literal
-from workbook.chapters.grading import UNANSWERED
 from workbook.messages import InvalidValue
-from workbook.places import data_path
-from workbook.views.measured import measured_table
+from workbook.places import PACKAGE, data_path, load_yaml
 
 ARXIV = "https://arxiv.org/abs/"
 
 
 @dataclass(frozen=True)
 class Term:
-    """A term with its formula (TeX, and in words), unit, meaning, first chapter, and the code that
-    computes it.
+    """A term with its formula in TeX and in words, unit, meaning, first chapter, and its code.
 
-    expect, worry: what a reader should see of it, and what is a bad sign.  forms: in which chapters
-    use it.
+    expect, worry: what a reader should see of it, and what is a bad sign.
+    forms: the words that chapters use for it.
     constants: {$name in the texts: name below `workbook`}, so that no number stands in two places.
     """
 
@@ -50,7 +45,7 @@ class Term:
 
 def read_list(name: str) -> list[SimpleNamespace]:
     """Read the records of data/book/NAME.yaml, whose first lines say what the fields are."""
-    records = yaml.safe_load(data_path("book", f"{name}.yaml").read_text(encoding="utf-8"))
+    records = load_yaml(data_path("book", f"{name}.yaml").read_text(encoding="utf-8"))
     return [
         SimpleNamespace(**{"title": "", "arxiv": "", "where": ""} | record) for record in records
     ]
@@ -59,15 +54,23 @@ def read_list(name: str) -> list[SimpleNamespace]:
 def glossary() -> list[Term]:
     """Read all terms, with the values of their constants filled in."""
     terms = []
-    for record in yaml.safe_load(data_path("book", "glossary.yaml").read_text(encoding="utf-8")):
+    for record in load_yaml(data_path("book", "glossary.yaml").read_text(encoding="utf-8")):
         term = Term(**record)
-        values = {
-            key: f"{resolve_name(f'workbook.{name}'):g}" for key, name in term.constants.items()
-        }
+        values = {key: f"{_read_constant(name):g}" for key, name in term.constants.items()}
         texts = ("formula", "meaning", "words", "expect", "worry")
         filled = {name: Template(getattr(term, name)).substitute(values) for name in texts}
         terms.append(Term(**vars(term) | filled))
     return terms
+
+
+def _read_constant(name: str) -> float:
+    """The value of a module's constant, read from its source: a glossary loads no torch."""
+    module, _, constant = name.rpartition(".")
+    source = PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == constant:
+            return ast.literal_eval(statement.value)
+    raise InvalidValue("constant", name, "a number that its module assigns to one name")
 
 
 def chapter_line(chapter: str) -> str:
@@ -90,11 +93,11 @@ def glossary_page() -> str:
 
 def glossary_text(name: str = "") -> str:
     """Some terms, or those whose name or forms hold `name`, as paragraphs; ValueError for none."""
-    terms = [
-        one
-        for one in glossary()
-        if any(name.lower() in form.lower() for form in (one.term, *one.forms))
-    ]
+
+    def is_asked(term: Term) -> bool:
+        return any(name.lower() in form.lower() for form in (term.term, *term.forms))
+
+    terms = list(filter(is_asked, glossary()))
     if not terms:
         raise InvalidValue("term", name, "a term of the glossary; without one it shows all of them")
     return "\n\n".join(
@@ -116,9 +119,9 @@ def references_page() -> str:
 
 
 def losses_table() -> str:
-    """Write what each loss of TRL leaves on a token that a group shares as the table of
-    data/book/losses.md.
-    """
+    """Write the table of data/book/losses.md: what each loss of TRL leaves on a shared token."""
+    from workbook.views.measured import measured_table
+
     table = measured_table("drift/losses")
     policies = table["policy"].unique()
     levels = table.pivot(index="arm", columns=["policy", "reuse"], values="mean")
@@ -168,33 +171,33 @@ def _chapter(chapter: str, heading: str = "") -> str:
 
 
 def grade_choice(exercise: str, answer: str | None) -> None:
-    """Print what a reader's letter says of an exercise in data/book/choices.yaml; None is no answer
-    yet.
+    """Print what a reader's letter says of an exercise in data/book/choices.yaml.
 
-    exercise: chapter and number, such as "02-3".
+    exercise: chapter and number, such as "02-3".  answer: a letter; None is no answer yet.
 
     >>> grade_choice("02-3", "c")
     Not quite: a larger group lowers the ratio with opposite signs and without them.
     >>> grade_choice("02-3", "E")
     Not quite: 'E' is no option; choose one of A, B, C, D.
     """
+    from workbook.chapters.grading import UNANSWERED
+
     if answer is None:
         print(UNANSWERED)
         return
-    options = choices()[exercise]
+    options = choice_options()[exercise]
     letter = str(answer).strip(" .").upper()
     if letter == options["right"]:
         print(options[letter])
     elif letter in options and letter != "RIGHT":
         print(f"Not quite: {options[letter]}")
     else:
-        print(
-            f"Not quite: {str(answer)[:40]!r} is no option; choose one of"
-            f" {', '.join(sorted(options)[:-1])}."
-        )
+        # "right" sorts behind the capital letters
+        letters = ", ".join(sorted(options)[:-1])
+        print(f"Not quite: {str(answer)[:40]!r} is no option; choose one of {letters}.")
 
 
 @cache
-def choices() -> dict[str, dict[str, str]]:
+def choice_options() -> dict[str, dict[str, str]]:
     """Read {exercise: {"right": letter, letter: sentence}}."""
-    return yaml.safe_load(data_path("book", "choices.yaml").read_text(encoding="utf-8"))
+    return load_yaml(data_path("book", "choices.yaml").read_text(encoding="utf-8"))

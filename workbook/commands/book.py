@@ -1,6 +1,4 @@
-"""Commands on the book: measure studies, judge claims, place credit rules, execute and open
-chapters, report.
-"""
+"""Commands on the book: its findings, studies, claims, credit rules, reports and chapters."""
 
 import os
 import sys
@@ -9,8 +7,10 @@ from pathlib import Path
 
 from workbook.book.terminal import literal
 from workbook.commands.arguments import as_count, check_writable, read_settings
-from workbook.commands.kept import kept
 from workbook.messages import require_one_of
+
+# the names that `lab --open` takes beside chapters: the notebook, and what it is
+_OPENED = {"experiment": ("try_your_own", "The form for an experiment of your own")}
 
 
 def _measure(args) -> int:
@@ -27,21 +27,32 @@ def _measure(args) -> int:
 
 
 def _claims(args) -> str:
-    from workbook.files import write_text
-    from workbook.studies import CLAIMS, compute_ledger, format_ledger, format_summary, ledger_json
+    from workbook.ledger import format_ledger, format_summary, kept_ledger, read_book
 
     if args.claim is not None:
-        require_one_of("--claim", args.claim, tuple(CLAIMS))
+        require_one_of("--claim", args.claim, tuple(read_book("claims")))
     if args.keep and (args.claim or args.scale):
         raise ValueError("--keep is of all rows; leave --claim and --scale out.")
     check_writable(args.json, "--json")
-    table = compute_ledger(args.scale, args.folder, [args.claim] if args.claim else None)
-    text = format_ledger(table, commands=True) if args.claim else format_summary(table)
+    # the kept rows, unless the options ask for others or for more than was kept of them
+    if args.scale or args.folder or args.keep or args.json:
+        from workbook.studies import compute_ledger
+
+        table = compute_ledger(args.scale, args.folder, [args.claim] if args.claim else None)
+    else:
+        table = kept_ledger(described=True)
+    if args.claim:
+        text = format_ledger(table[table["claim"] == args.claim], commands=True)
+    else:
+        text = format_summary(table)
     if args.keep:
         from workbook.studies.ledger import keep_ledger
 
-        text += f"\nThe registered rows lie in {keep_ledger(table[table['role'] != 'described'])}"
-    if args.json is not None:
+        text += f"\nThe rows lie in {keep_ledger(table)}"
+    if args.json:
+        from workbook.files import write_text
+        from workbook.studies import ledger_json
+
         write_text(Path(args.json).resolve(), ledger_json(table))
         text += f"\nEvery row, with what decided it, lies in {args.json}"
     return text
@@ -52,16 +63,15 @@ def _findings(args) -> str:
 
     if args.readme is not None:
         changed = write_readme(Path(args.readme))
-        return (
-            f"{args.readme}: its findings"
-            f" {'were written anew' if changed else 'are as the ledger has them'}."
-        )
+        state = "were written anew" if changed else "are as the ledger has them"
+        return f"{args.readme}: its findings {state}."
     if args.evidence is not None:
         from workbook.book.evidence import write_evidence
 
         check_writable(args.evidence, "--evidence")
         changed = write_evidence(Path(args.evidence))
-        return f"{args.evidence}: {'written anew' if changed else 'as the ledger has it'}."
+        state = "written anew" if changed else "as the ledger has it"
+        return f"{args.evidence}: {state}."
     return decisions_text() if args.decisions else findings_text()
 
 
@@ -84,8 +94,14 @@ def _arena(args) -> str | int:
 
     check_writable(args.chart, "--chart")
     if args.chart is not None:
-        chart_kind(args.chart)  # or a sentence, before anything is trained
-    if args.rule is None and (args.units or args.folder or args.retrain_controls):
+        # an unknown kind is refused before anything is trained
+        chart_kind(args.chart)
+    options = {
+        name: getattr(args, name)
+        for name in ("units", "folder", "retrain_controls")
+        if getattr(args, name)
+    }
+    if args.rule is None and options:
         raise ValueError(
             "--units, --folder and --retrain-controls are of a rule of yours; name a rule with"
             " --rule."
@@ -93,19 +109,14 @@ def _arena(args) -> str | int:
     if args.rule is None:
         table = measured_table("worlds/arena")
     else:
-        given = {
-            name: getattr(args, name)
-            for name in ("units", "folder", "retrain_controls")
-            if getattr(args, name)
-        }
-        table = add_to_table(
-            compare_rule(args.rule, show=lambda line: print(line, flush=True), **given)
-        )
+        rows = compare_rule(args.rule, show=partial(print, flush=True), **options)
+        table = add_to_table(rows)
     if args.chart is not None:
         save_chart(table, args.chart)
     drawn = f"\n\nThe chart lies in {args.chart}" if args.chart else ""
+    # Markdown for a page is printed as it is, without layout
     if args.markdown:
-        print(table_markdown(table) + drawn)  # as it is, for a page
+        print(table_markdown(table) + drawn)
         return 0
     return table_text(table) + drawn
 
@@ -129,31 +140,28 @@ def _report(args) -> str:
 def _chapters(args) -> int:
     from workbook.book.chapters import ChapterFailed, find_chapters, read_chapters, run_chapters
 
-    find_chapters(args.names)  # before what takes long
+    # unknown names are refused before anything runs
+    find_chapters(args.names)
     if args.no_run and (args.book is None or args.in_place):
         raise ValueError(
             "--no-run renders the chapters as they are: give --book FOLDER, and leave --in-place"
             " out."
         )
+    names = args.names or None
     try:
-        run = (
-            read_chapters
-            if args.no_run
-            else partial(run_chapters, args.profile, in_place=args.in_place)
-        )
-        executed = run(names=args.names or None)
+        if args.no_run:
+            executed = read_chapters(names=names)
+        else:
+            executed = run_chapters(args.profile, names=names, in_place=args.in_place)
     except ChapterFailed as error:
-        print(error, file=sys.stderr)  # with the lines of the cell
+        # all lines of it: they show the cell
+        print(error, file=sys.stderr)
         return 2
     if args.book is not None:
         from workbook.book.pages import render_book
 
         render_book(executed, Path(args.book))
     return 0
-
-
-# names of `lab --open` beside 05
-OPENED = {"experiment": ("try_your_own", "The form for an experiment of your own")}
 
 
 def _lab(args) -> int:
@@ -165,7 +173,7 @@ def _lab(args) -> int:
         for chapter in find_chapters(args.fresh):
             print(fresh_copy(chapter))
         return 0
-    name, what = OPENED.get(args.open, (args.open, f"Chapter {args.open}"))
+    name, what = _OPENED.get(args.open, (args.open, f"Chapter {args.open}"))
     opened = find_chapters([name])[0].name
     try:
         from jupyterlab.labapp import LabApp
@@ -175,26 +183,29 @@ def _lab(args) -> int:
         ) from None
     for sentence in update_copies():
         print(sentence, flush=True)
-    # What the server's kernels and pages shall find: one folder for runs, and this book's defaults
-    # of settings.
+    # the server's kernels share one folder for runs, its pages the book's own default settings
     os.environ.setdefault("WORKBOOK_RUNS", str(ROOT / "runs"))
     paths = [str(data_path("jupyter")), os.environ.get("JUPYTER_CONFIG_PATH")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
-    # in a container everybody is root
-    root = ["--allow-root"] if getattr(os, "geteuid", lambda: 1)() == 0 else []
-    place = f"--LabApp.default_url=/lab/tree/{COPIES.name}/{opened}"
-    server = LabApp.initialize_server(
-        [f"--ServerApp.root_dir={ROOT}", place, "--log-level=ERROR", *root, *args.options]
-    )
-    last = f"{what}: {server.display_url.split()[-1]}  (Ctrl + C, twice, ends it)"
-    # when the server has said all that it says
-    server.io_loop.add_callback(print, last, flush=True)
+    options = [
+        f"--ServerApp.root_dir={ROOT}",
+        f"--LabApp.default_url=/lab/tree/{COPIES.name}/{opened}",
+        "--log-level=ERROR",
+    ]
+    # in a container everybody is root; Windows has no such number
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        options.append("--allow-root")
+    server = LabApp.initialize_server([*options, *args.options])
+    address = server.display_url.split()[-1]
+    # printed after all that the server prints
+    last_line = f"{what}: {address}  (Ctrl + C, twice, ends it)"
+    server.io_loop.add_callback(print, last_line, flush=True)
     server.start()
     return 0
 
 
-def add_commands(commands) -> None:
-    """Add these commands to the command line."""
+def add_book_commands(commands) -> None:
+    """Add the commands on the book to the command line."""
     measure = commands.add_parser("measure", help="make the tables of a study, seed by seed")
     measure.add_argument("study", help="e.g. dose")
     measure.add_argument(
@@ -217,13 +228,13 @@ def add_commands(commands) -> None:
         "--claim", help="measurements of one, and the commands that recompute them, e.g. H11"
     )
     claims.add_argument(
-        "--keep", action="store_true", help="also keep the registered rows, which chapters read"
+        "--keep", action="store_true", help="compute all rows and keep them, for chapters to read"
     )
     claims.add_argument(
         "--json", metavar="FILE", help="also write all rows, with what decided them"
     )
     claims.add_argument("--folder", help="of the studies' tables (default: data/results)")
-    claims.set_defaults(command=kept(_claims, "scale", "claim"))
+    claims.set_defaults(command=_claims)
 
     findings = commands.add_parser(
         "findings", help="what the book found; --decisions: what to set in TRL"
@@ -237,13 +248,13 @@ def add_commands(commands) -> None:
     findings.add_argument(
         "--evidence", metavar="FILE", help="write the page of the experiments behind them"
     )
-    findings.set_defaults(command=kept(_findings, "decisions"))
+    findings.set_defaults(command=_findings)
 
     glossary = commands.add_parser(
         "glossary", help="what the book's terms mean, and which code computes them"
     )
     glossary.add_argument("term", nargs="*", help="e.g. push; all of them by default")
-    glossary.set_defaults(command=kept(_glossary, "term"))
+    glossary.set_defaults(command=_glossary)
 
     arena = commands.add_parser(
         "arena", help="what each rule of credit ends at in two worlds, yours too"
@@ -262,7 +273,7 @@ def add_commands(commands) -> None:
     arena.add_argument(
         "--markdown", action="store_true", help="print the table as the arena's page has it"
     )
-    arena.set_defaults(command=kept(_arena))
+    arena.set_defaults(command=_arena)
 
     report = commands.add_parser(
         "report", help="what training did to the tokens of a run, yours or TRL's"

@@ -1,13 +1,10 @@
-"""Commands on runs: train, resume, sweep, and list them; what a run may take for an advantage;
-attack a reward.
-"""
+"""Commands on runs: train, resume, sweep, list and forecast them, and try a rule or a reward."""
 
 import sys
 from pathlib import Path
 
 from workbook.book.terminal import frame_table, literal, show
 from workbook.commands.arguments import MAIN, as_count, read_settings, settings_option
-from workbook.commands.kept import kept
 from workbook.places import import_to_stay
 
 
@@ -29,7 +26,8 @@ def _resume(args) -> int:
     from workbook.files import broadcast_from_main
 
     run = load_run(args.run)
-    _ = run.config  # a wrong one is refused before anything is written
+    # a wrong config is refused before anything is written
+    _ = run.config
     state = broadcast_from_main(run.status()["state"])
     if state not in FINAL_STATES:
         raise ValueError(
@@ -45,9 +43,10 @@ def _sweep(args) -> int:
     config, grid = load_sweep(args.config)
     settings = read_settings(args.set)
     varied = {place(key) for part in check_grid(grid) for key in part}
-    if both := [key for key in settings if place(key) in varied]:
+    overridden = [key for key in settings if place(key) in varied]
+    if overridden:
         raise ValueError(
-            f"--set {both[0]} would be overridden by the grid of {args.config}, which varies it."
+            f"--set {overridden[0]} would be overridden by the grid of {args.config}, which varies it."
         )
     config = config.override(settings)
     folder = args.folder or Path("runs") / Path(args.config).stem
@@ -88,7 +87,8 @@ def _attack(args) -> int:
     task = get_task(config.task, **config.task_options)
     table = attack_reward(task, args.prompts, args.seed)
     show(f"{task.name}: {describe_attack(table)}")
-    if len(paid := table[table["false"] & (table["paid"] > 0)]):
+    paid = table[table["false"] & (table["paid"] > 0)]
+    if len(paid):
         paid = paid.sort_values("paid", ascending=False, kind="stable")
         show("\n" + frame_table(paid[["hack", "paid", "mean_reward", "example"]]))
     return int(len(paid) > 0)
@@ -97,7 +97,8 @@ def _attack(args) -> int:
 def _warn(config, at_once: int = 1) -> None:
     from workbook.app.memory import fits
 
-    if sentence := fits(config, at_once):
+    sentence = fits(config, at_once)
+    if sentence:
         print(f"Warning: {sentence}", file=sys.stderr)
 
 
@@ -108,8 +109,8 @@ def _report(run) -> int:
     return 0 if status["state"] in ("finished", "stopped") else 1
 
 
-def add_commands(commands) -> None:
-    """Add these commands to the command line."""
+def add_training_commands(commands) -> None:
+    """Add the commands on runs to the command line."""
     train = commands.add_parser("train", help="train a run from a YAML config")
     train.add_argument("config", help="e.g. data/configs/chain.yaml")
     train.add_argument("--folder", help="where to keep the run (default: a new folder in runs/)")
@@ -145,7 +146,7 @@ def add_commands(commands) -> None:
     estimators.add_argument(
         "--try", dest="rule", metavar="RULE", help="give four made-up rollouts to own:credit.py:f"
     )
-    estimators.set_defaults(command=kept(_estimators))
+    estimators.set_defaults(command=_estimators)
 
     forecast = commands.add_parser(
         "forecast", help="memory of probes, 0.5B to 7B; of training: chapter 11"
@@ -156,7 +157,7 @@ def add_commands(commands) -> None:
     forecast.add_argument(
         "--tokens", type=as_count(1), default=1_000, help="of a completion (default: 1000)"
     )
-    forecast.set_defaults(command=kept(_forecast, "rollouts", "tokens"))
+    forecast.set_defaults(command=_forecast)
 
     attack = commands.add_parser(
         "attack-reward", help="which of some hacks the reward of a config pays"

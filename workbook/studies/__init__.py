@@ -11,7 +11,7 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "studies.bench": "Bench",
-    "studies.ledger": "CLAIMS SCALES format_ledger compute_ledger format_summary ledger_json measurements",
+    "studies.ledger": "CLAIMS SCALES compute_ledger ledger_json measurements",
     "studies.record": "FAMILY Tables load_measured measure",
     "studies.registration": "SCALES Scale WORLD_SCALES read_registration registered_outcome",
 }

@@ -21,12 +21,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from workbook.ledger import CANNOT, DOES_NOT_HOLD, HOLDS, OPEN, TOO_SMALL
+from workbook.ledger import CANNOT, DESCRIBED, DOES_NOT_HOLD, HOLDS, OPEN, TOO_SMALL
 from workbook.statistics import detectable_effect, t_interval
 from workbook.studies.registration import MIN_UNITS, Outcome
 
 LEVEL = 0.05
-DESCRIBED = "described"  # role of a row without a threshold, which gets no word
 
 
 class Rule(NamedTuple):

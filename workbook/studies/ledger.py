@@ -15,19 +15,16 @@ from workbook import studies
 from workbook.files import write_parquet
 from workbook.ledger import (
     CANNOT,
+    DESCRIBED,
     OPEN,
-    SIGNS,
     fingerprint,
-    format_effect,
     kept_ledger,
     primaries,
     read_book,
-    signed,
-    stated_of,
 )
 from workbook.messages import InvalidValue, one_line
 from workbook.places import data_path
-from workbook.studies.inference import DESCRIBED, Judged, conclude, holm, judge_units
+from workbook.studies.inference import Judged, conclude, holm, judge_units
 from workbook.studies.record import Claim, Measurement, NotMeasured, Tables, Void, check_results
 from workbook.studies.registration import ROLES, looked_after, named_after, read_registration
 from workbook.studies.registration import SCALES as STUDIED
@@ -37,8 +34,8 @@ SCALES = tuple(
 )
 # where the printed commands write, so that what is committed stays as it is
 REMADE = "build/results"
-# columns of lists and dicts
-NESTED = ("added", "looked", "policy_of", "values", "clean", "commits")
+# columns of lists and dicts that the kept ledger leaves out
+NESTED = ("policy_of", "values", "commits")
 JUDGED = (
     *(
         "claim",
@@ -441,7 +438,7 @@ def command(study: str, claim: str, scale: str) -> str:
     )
 
 
-# --- on disk, and as text
+# --- on disk
 
 
 def ledger_json(table: pd.DataFrame) -> str:
@@ -463,79 +460,10 @@ def ledger_json(table: pd.DataFrame) -> str:
 
 
 def keep_ledger(table: pd.DataFrame, path: Path | None = None) -> Path:
-    """Write a `ledger` of data/results for chapters: without lists and dicts, with a fingerprint of
-    the tables.
+    """Write a `ledger` of data/results for chapters, with a fingerprint of the tables.
+
+    It leaves out the numbers of single units, their policies and commits.
     """
     path = path or data_path("book", "ledger.parquet")
     write_parquet(path, table.drop(columns=list(NESTED)).assign(tables=fingerprint()))
     return path
-
-
-def format_summary(table: pd.DataFrame) -> str:
-    """A `ledger` as text, word by word: each primary row's claim, and its scales."""
-    primary, lines = table[table["role"] == "primary"], []
-    for outcome in SIGNS:
-        part = primary[primary["outcome"] == outcome]
-        lines += [f"**{signed(outcome)}: {len(part)}**"] if len(part) else []
-        for id, own in part.groupby("claim", sort=False):
-            scales = ", ".join(own["scale"]).replace(", world:", ", ")
-            lines += [f"  {id:<13}{own['words'].iloc[0]:<57}{scales}"]
-        lines += [""] if len(part) else []
-    counts = ", ".join(
-        f"{count} {outcome}" for outcome, count in primary["outcome"].value_counts().items()
-    )
-    return "\n".join([*lines, f"{len(primary)} primary rows: {counts}."])
-
-
-def format_ledger(table: pd.DataFrame, commands: bool = False) -> str:
-    """A `ledger` as text, claim by claim and scale by scale; commands: with those that recompute
-    each measurement.
-    """
-    lines = []
-    for claim, part in table.groupby("claim", sort=False):
-        row = part.iloc[0]
-        lines += ["", f"{claim}  {row['statement']}", f"    refuted if {row['falsifier']}"]
-        for scale, rows in part.groupby("scale", sort=False):
-            deciding, described = rows[rows["role"] != DESCRIBED], rows[rows["role"] == DESCRIBED]
-            lines += ["", f"    {scale}"]
-            for one in deciding.itertuples():
-                lines += [f"        {line}" for line in _row_lines(one)]
-            lines += ["        described, without a word:"] if len(described) else []
-            lines += [
-                f"            {one.measured}: {format_effect(one)}"
-                for one in described.itertuples()
-            ]
-            if commands:
-                lines += [f"        $ {text}" for text in dict.fromkeys(rows["command"]) if text]
-    return "\n".join(lines[1:])
-
-
-def _row_lines(row) -> list[str]:
-    """A registered measurement: its word, its number, and where that came from."""
-    lines = [f"{row.role}: {row.outcome.upper()}" + (f" ({row.reason})" if row.reason else "")]
-    if not row.values:
-        return [*lines, *([f"    {row.measured}"] if row.measured else [])]
-    lines += [f"    {row.measured}", f"    {stated_of(row)}"]
-    facts = {"p by Holm": f"{row.p_holm:.2g}" if np.isfinite(row.p_holm) else ""}
-    facts |= {
-        "paper": row.paper_effect or "not known",
-        "comparable": row.comparable.removeprefix("yes"),
-    }
-    facts |= {"place": row.place, "changed": row.changed.removeprefix("changed ")}
-    facts["predicted"] = (
-        f"[{row.predicted_low:g}, {row.predicted_high:g}]" if np.isfinite(row.predicted_low) else ""
-    )
-    lines += ["    " + "; ".join(f"{name}: {text}" for name, text in facts.items() if text)]
-    clean = {True: "clean tree", False: "a modified tree"}.get(row.clean, "tree not known")
-    origin = [f"source: {row.source}", f"seen before: {row.seen_before}", f"tables from {clean}"]
-    origin += [f"registration {row.registration}"]
-    origin += [f"{row.dropped} units without a number"] if row.dropped else []
-    if row.looked:
-        origin += [
-            f"units {row.looked[0]} to {row.looked[-1]} were measured after the earlier ones'"
-            " outcome was seen"
-        ]
-    origin += (
-        [f"units added after registration: {', '.join(map(str, row.added))}"] if row.added else []
-    )
-    return [*lines, f"    {'; '.join(origin)}"]

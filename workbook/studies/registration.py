@@ -34,7 +34,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from workbook.messages import InvalidValue, require_one_of
-from workbook.places import data_path, parse_yaml
+from workbook.places import data_path, load_yaml
 from workbook.studies.storage import RESULTS, experiment_folder, read_once
 
 
@@ -75,7 +75,7 @@ SCALES = {
     ),
 }
 # a scale per world, whose units are its policies; completions are as long as its task's
-WORLDS = parse_yaml(data_path("worlds", "worlds.yaml").read_text(encoding="utf-8"))
+WORLDS = load_yaml(data_path("worlds", "worlds.yaml").read_text(encoding="utf-8"))
 WORLD_SCALES = {
     name: Scale(name, name, name, 64, 64, 8, 0, 10) for name in map("world:{}".format, WORLDS)
 }
@@ -321,13 +321,13 @@ def _split(path: Path) -> dict[tuple[str, str], str]:
 
 @cache
 def _parsed(text: str) -> dict[str, Any]:
-    return parse_yaml(text)
+    return load_yaml(text)
 
 
 @cache
 def _parsed_registration(study: str, text: str) -> Registration:
     """The registration that a text states, checked."""
-    stated, digest = parse_yaml(text), hashlib.sha256(text.encode()).hexdigest()
+    stated, digest = load_yaml(text), hashlib.sha256(text.encode()).hexdigest()
     if not {"study", "outcomes", "units"} & set(stated):  # in words, from before outcomes were read
         known = {
             name: stated.get(name) or "" for name in ("registered", "question", "stopping_rule")
