@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbook.policies.load import load_policy
 from workbook.probes import choose_tokens, coupling_by_confidence, gradient_products, shared_token
-from workbook.probes.coupling import CELL, KINDS, followers
+from workbook.probes.coupling import FOLLOWER_KINDS, PAIR_COLUMNS, followers
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import sequence_logps
 
@@ -131,7 +131,7 @@ def test_kinds_of_pairs_are_counted_as_a_loop_counts_them():
             by_place.setdefault(
                 (a["group"], a["token_id"] == b["token_id"], where, signs, *bins), []
             ).append(kernel[i, j])
-    cells = coupling_by_confidence(policy, rollouts, CUTS).set_index(CELL)
+    cells = coupling_by_confidence(policy, rollouts, CUTS).set_index(PAIR_COLUMNS)
     assert set(cells.index) == set(by_place)
     assert len(cells["pairs"]) > 12
     for kind, values in by_place.items():
@@ -195,7 +195,7 @@ def test_followers_are_sorted_by_what_they_share_with_the_pushing_token():
         "different, unsure": [7, 10, 11],
         "different, sure": [1, 5],
     }
-    assert set(kinds.index) == set(expected) == set(KINDS)
+    assert set(kinds.index) == set(expected) == set(FOLLOWER_KINDS)
     for kind, rows in expected.items():
         values = moved["dlogp"].iloc[rows]
         assert kinds.loc[kind, "tokens"] == len(rows)

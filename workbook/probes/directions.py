@@ -1,11 +1,14 @@
-"""Derivatives of log-probabilities along a direction of the weights: exact, or by central finite
-differences.
+"""Derivatives of log-probabilities along a direction of the weights: exact, or by differences.
+
+How much does a small step along g change each token's log-probability? To first order by
 
     change_j = d/ds log pi(j; theta + s g)  at s = 0  =  <grad log pi(j), g>
 
 One forward-mode pass carries this derivative for all tokens at once; a loop over tokens would need
-a backward pass for each. Quantized layers have no forward mode: for them (log pi(theta + s g) - log
-pi(theta - s g)) / 2s.
+a backward pass for each. Quantized layers have no forward mode: for them central differences of two
+plain passes stand in,
+
+    change_j = (log pi(j; theta + s g) - log pi(j; theta - s g)) / 2s
 """
 
 import threading
@@ -26,10 +29,12 @@ from workbook.rollouts.sample import Rollouts
 from workbook.training.optimizers import trained_weights
 
 METHODS = ("auto", "jvp", "difference")
-STEP = 1e-2  # nats: how far a finite difference moves the log-probability that moves farthest
-SETTLED = 3.0  # ... give or take this factor
+# nats: how far a finite difference moves the log-probability that moves farthest, and the factor
+# by which it may miss that
+_DIFFERENCE_NATS = 1e-2
+_NATS_FACTOR = 3.0
 # how far the differences of a step and of half of it may be apart, as a share of the largest
-STRAIGHT = 0.25
+_MAX_BEND = 0.25
 
 Direction = dict[str, Tensor]
 _ONE_AT_A_TIME = threading.Lock()  # forward mode is a state of torch, not of a thread
@@ -39,8 +44,8 @@ class Along:
     """Gradients of a policy's log-probabilities, and their changes along a direction.
 
     parameters: None all that require gradients, "lora" the adapters among them, or a list of
-    names.  method: of METHODS; once `change` has run, "auto" has become the one that it took.
-    Raises ValueError for other methods, and for parameters of which the policy has none.
+    names.  method: of METHODS; once `change` has run, "auto" has become the method that it took.
+    Raises ValueError for other methods, and for parameters that the policy does not have.
     """
 
     def __init__(self, policy, parameters: str | Sequence[str] | None = None, method: str = "auto"):
@@ -56,104 +61,122 @@ class Along:
                 )
         elif isinstance(parameters, str):
             raise InvalidValue("parameters", parameters, 'None, "lora" or a list of names')
-        self.policy, self.parameters = policy, trained_weights(policy, parameters)
+        self.policy = policy
+        self.parameters = trained_weights(policy, parameters)
         quantized = any(not p.is_floating_point() for p in policy.model.parameters())
         self.method = "difference" if method == "auto" and quantized else method
 
     def gradient(self, rollouts: Rollouts, place: tuple[int, int]) -> Direction:
-        """Gradient of the log-probability of the token at place (rollout, position), by one
-        backward pass.
+        """Gradient of one token's log-probability, by one backward pass.
+
+        place: (rollout, position).
         """
+        weights = list(self.parameters.values())
         with torch.enable_grad():
             logp = scores(reading(self.policy).model, rollouts)[place]
-            slopes = torch.autograd.grad(logp, list(self.parameters.values()), allow_unused=True)
-        named = zip(self.parameters.items(), slopes, strict=True)
-        return {name: torch.zeros_like(p) if g is None else g for (name, p), g in named}
+            slopes = torch.autograd.grad(logp, weights, allow_unused=True)
+        return {
+            name: torch.zeros_like(p) if slope is None else slope
+            for (name, p), slope in zip(self.parameters.items(), slopes, strict=True)
+        }
 
     def gradient_of(self, rollouts: Rollouts, pushes: Float[Tensor, "B T"]) -> Direction:
         """Gradient of the sum of all log-probabilities, each times its push."""
+        weights = list(self.parameters.values())
         total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         model = reading(self.policy).model
+        pushing = pushes.any(1).nonzero().squeeze(1)
         with torch.enable_grad():
-            pushing = pushes.any(1).nonzero().squeeze(1)
             for rows in in_passes(passes(self.policy, rollouts, pushing), "gradient"):
-                whole = (pushes[rows] * scores(model, rollouts.select(rows))).sum()
-                slopes = torch.autograd.grad(
-                    whole, list(self.parameters.values()), allow_unused=True
-                )
+                objective = (pushes[rows] * scores(model, rollouts.select(rows))).sum()
+                slopes = torch.autograd.grad(objective, weights, allow_unused=True)
                 for part, slope in zip(total.values(), slopes, strict=True):
                     if slope is not None:
                         part.add_(slope)
-                del whole, slopes, slope  # before the next ones
+                # else these are held beside those of the next pass
+                del objective, slopes, slope
         return total
 
     def change(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
-        """Derivative of every completion token's log-probability along the direction, zero outside
-        the mask.
-        """
-        if self.method == "auto":
-            try:
-                change, self.method = self._jvp(rollouts, direction), "jvp"
-            except NotImplementedError:  # an operation of this model has no forward mode
-                change, self.method = self._difference(rollouts, direction), "difference"
-            return change
-        return (self._jvp if self.method == "jvp" else self._difference)(rollouts, direction)
+        """Derivative of every token's log-probability along the direction, 0 outside the mask."""
+        if self.method == "difference":
+            return self._difference(rollouts, direction)
+        if self.method == "jvp":
+            return self._jvp(rollouts, direction)
+        try:
+            change = self._jvp(rollouts, direction)
+        except NotImplementedError:
+            # an operation of this model has no forward mode
+            change = self._difference(rollouts, direction)
+            self.method = "difference"
+        else:
+            self.method = "jvp"
+        return change
 
     def _jvp(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
+        """The exact derivative, in as many forward-mode passes as memory asks for."""
         parts = passes(self.policy, rollouts, kind="along")
         if len(parts) > 1:
-            return torch.cat(
-                [
-                    self._jvp(rollouts.select(rows), direction)
-                    for rows in in_passes(parts, "derivative")
-                ]
-            )
-        # which `functional_call` lends other weights
+            changes = [
+                self._jvp(rollouts.select(rows), direction)
+                for rows in in_passes(parts, "derivative")
+            ]
+            return torch.cat(changes)
+
+        # `functional_call` lends other weights to this copy
         model = private_copy(self.policy, weights=False).model
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        if hasattr(base, "get_experts_implementation") and any(
+        has_experts = hasattr(base, "get_experts_implementation") and any(
             base.get_experts_implementation().values()
-        ):
-            # as with plain attention, operations that have a forward mode
+        )
+        if has_experts:
+            # as with plain attention, its operations have a forward mode
             base.set_experts_implementation("eager")
         scorer = _Scorer(model, rollouts)
 
-        def scored(weights: Direction) -> Tensor:
-            return functional_call(
-                scorer, {f"model.{name}": weight for name, weight in weights.items()}, ()
-            )
+        def scored(weights: Direction) -> Float[Tensor, "B T"]:
+            lent = {f"model.{name}": weight for name, weight in weights.items()}
+            return functional_call(scorer, lent, ())
 
         return derivative(scored, self.parameters, direction)
 
     def _difference(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
-        square = sum(float(g.double().pow(2).sum()) for g in direction.values())
-        if square == 0:
+        """The derivative by central differences, whose step is neither lost nor bent."""
+        squared_length = sum(float(g.double().pow(2).sum()) for g in direction.values())
+        if squared_length == 0:
             return torch.zeros_like(rollouts.old_logps)
-        step = STEP / square  # the anchor's own change is step x square; others may move farther
         mine = private_copy(self.policy)
         weights = trained_weights(mine, list(self.parameters))
 
         @torch.no_grad()
-        def moved(step: float) -> Tensor:
+        def logps_at(step: float) -> Float[Tensor, "B T"]:
             for name, p in weights.items():
                 p.copy_(self.parameters[name] + step * direction[name])
-            return torch.cat(
-                [scores(mine.model, rollouts.select(rows)) for rows in passes(mine, rollouts)]
-            )
+            parts = [scores(mine.model, rollouts.select(rows)) for rows in passes(mine, rollouts)]
+            return torch.cat(parts)
 
+        def difference(step: float) -> Float[Tensor, "B T"]:
+            return logps_at(step) - logps_at(-step)
+
+        # along its own gradient a token moves by step times squared length; others may move farther
+        step = _DIFFERENCE_NATS / squared_length
         for _ in range(3):
-            change = moved(step) - moved(-step)
+            change = difference(step)
             farthest = float(change.abs().max()) / 2
-            if STEP / SETTLED < farthest < STEP * SETTLED or farthest == 0:
+            shortest = _DIFFERENCE_NATS / _NATS_FACTOR
+            longest = _DIFFERENCE_NATS * _NATS_FACTOR
+            if shortest < farthest < longest or farthest == 0:
                 break
-            step *= STEP / farthest
-        for _ in range(4):  # a step that is too long for a straight line is shortened
-            half = moved(step / 2) - moved(-step / 2)
+            step *= _DIFFERENCE_NATS / farthest
+
+        # on a straight line half the step makes half the difference: else the step is shortened
+        for _ in range(4):
+            half = difference(step / 2)
             bend = float((change - 2 * half).abs().max())
-            if bend <= max(STRAIGHT * float(change.abs().max()), STEP / 100):
+            if bend <= max(_MAX_BEND * float(change.abs().max()), _DIFFERENCE_NATS / 100):
                 return change / (2 * step)
             step /= 8
-            change = moved(step) - moved(-step)
+            change = difference(step)
         raise ValueError(
             f"{type(self.policy.model).__name__} does not change smoothly along a gradient:"
             " differences of a step and of half of it disagree, as they do where tokens are sent"
@@ -167,7 +190,7 @@ def derivative(
 ) -> Tensor:
     """Derivative of compute(weights) along tangents of the weights, by one forward-mode pass."""
     with _ONE_AT_A_TIME, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        # a level that an interrupt in the middle of a pass has left open
+        # close the level that an interrupt in the middle of a pass has left open
         with suppress(RuntimeError):
             torch._C._exit_dual_level(level=0)
         forward_ad._current_level = -1
@@ -181,13 +204,12 @@ def derivative(
 
 
 class _Scorer(nn.Module):
-    """A model together with what it shall score, so that `functional_call` can put other weights
-    in.
-    """
+    """A model with the rollouts to score, so that `functional_call` can lend it other weights."""
 
     def __init__(self, model: nn.Module, rollouts: Rollouts):
         super().__init__()
-        self.model, self.rollouts = model, rollouts
+        self.model = model
+        self.rollouts = rollouts
 
     def forward(self) -> Float[Tensor, "B T"]:
         return scores(self.model, self.rollouts)

@@ -102,8 +102,9 @@ def spillover(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
     """H3: change of other tokens of a prompt when its commonest unsure token pushes in positive
     rollouts alone.
 
-    A small step for each of the first `prompts` that have such a token. Columns quantity, one of KINDS; size (mean
-    |change|) and net (mean change), both in units of the pushing tokens' mean change; tokens.
+    A small step for each of the first `prompts` that have such a token. Columns quantity, one of
+    FOLLOWER_KINDS; size (mean |change|) and net (mean change), both in units of the pushing tokens'
+    mean change; tokens.
     """
     labels = torch.full_like(rollouts.completion_ids, -1)
     for group in rollouts.group_ids.unique().tolist():
