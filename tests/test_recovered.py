@@ -13,7 +13,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbook.policies.load import Policy, load_policy
 from workbook.policies.models import private_copy
-from workbook.probes.recovered import PARTS, SIX, Pushes, credit_recovered, exact_gradient
+from workbook.probes.recovered import (
+    PUSH_PARTS,
+    SIX_PARTS,
+    Pushes,
+    credit_recovered,
+    exact_gradient,
+)
 from workbook.probes.values import TokenValues, expected_reward
 from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
@@ -244,12 +250,12 @@ def test_six_parts_add_up_to_a_real_small_step(double):
         torch.tensor(tokens["change"].to_numpy()), real, rtol=2e-3, atol=5e-3
     )
     torch.testing.assert_close(
-        tokens[list(SIX)].sum(axis=1).to_numpy(), tokens["change"].to_numpy()
+        tokens[list(SIX_PARTS)].sum(axis=1).to_numpy(), tokens["change"].to_numpy()
     )
     shares = recovered.shares.set_index("category")
-    assert (shares[list(PARTS)].sum(axis=1) - 1).abs().max() < 1e-9
+    assert (shares[list(PUSH_PARTS)].sum(axis=1) - 1).abs().max() < 1e-9
     assert shares.loc["all", "coupling"] == pytest.approx(
-        shares.loc["all", [f"coupled_{p}" for p in PARTS]].sum()
+        shares.loc["all", [f"coupled_{p}" for p in PUSH_PARTS]].sum()
     )
     assert "of the squared movement is signal of the step's own prompts" in str(recovered)
 
@@ -284,7 +290,7 @@ def test_own_changes_against_explicit_jacobians(tiny):
         c = pushes.context[i, t]
         score = torch.eye(WORDS).double()[rollouts.completion_ids[i, t]] - pushes.probs[c]
         row = recovered.tokens.query("rollout == @i and position == @t")
-        for part in PARTS:
+        for part in PUSH_PARTS:
             own = score @ jacobian @ jacobian.T @ getattr(parts, part)[c]
             assert row[f"own_{part}"].item() == pytest.approx(float(own), rel=1e-5, abs=1e-8)
     assert math.isnan(recovered.update["cosine"])  # no exact gradient was given
@@ -321,5 +327,5 @@ def test_the_oracle_and_permuted_advantages_are_the_bounds(double):
 def test_a_batch_that_pushes_nothing_recovers_nothing(double):
     alike = replace(double.rollouts, rewards=torch.ones(len(double.rollouts)).double())
     recovered = credit_recovered(double.policy, alike, "grpo", double.task, tokens=2)
-    assert recovered.shares[[*PARTS, "coupling"]].isna().all(axis=None)
+    assert recovered.shares[[*PUSH_PARTS, "coupling"]].isna().all(axis=None)
     assert math.isnan(recovered.update["signal"])

@@ -16,7 +16,7 @@ from workbook.chapters.batching.toy import compute_cut
 from workbook.ledger import CANNOT
 from workbook.policies.models import evaluating
 from workbook.probes import minibatches as steps
-from workbook.probes.minibatches import cancelled_in_steps, gradient_gram, shared_words
+from workbook.probes.minibatches import cancelled_in_steps, gradient_gram, sign_shared_words
 from workbook.probes.recovered import credit_recovered
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
@@ -76,7 +76,7 @@ def test_the_gram_matrix_is_that_of_the_gradients_and_leaves_the_policy(policy, 
         assert float(gram[members][:, members].sum()) ** 0.5 == pytest.approx(
             length, rel=1e-3, abs=1e-4
         )
-    shared = shared_words(rollouts)
+    shared = sign_shared_words(rollouts)
     assert 0 < shared.sum() < rollouts.completion_mask.sum()
     assert not torch.allclose(gradient_gram(policy, rollouts, shared), gram)
     assert all(torch.equal(before[name], p) for name, p in policy.model.named_parameters())

@@ -8,11 +8,11 @@ from torch.testing import assert_close
 from workbook.chapters.drift import parts
 from workbook.chapters.drift.parts import parts_at_reuse
 from workbook.probes.reuse import (
-    EQUAL,
+    EQUAL_WEIGHTS,
     left_on_shared,
-    objective_weights,
+    position_shared_tokens,
     reuse_path,
-    shared_tokens,
+    token_weights,
 )
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
@@ -53,7 +53,7 @@ def test_weights_are_those_the_trainer_gives(make_trainer, rollouts, level, clip
     }
     inputs |= {"group_id": rollouts.group_ids, "old_per_token_logps": rollouts.old_logps}
     trainer._reweight(now, inputs)
-    weights = objective_weights(rollouts, now, level, clipping, 0.05, transform)
+    weights = token_weights(rollouts, now, level, clipping, 0.05, transform)
     assert_close(weights * rollouts.advantages[:, None], inputs["advantages"])
     assert (weights != 1).any()
 
@@ -70,7 +70,7 @@ def test_going_over_a_batch_leaves_the_policy_and_starts_at_its_logps(policy, ro
 
 
 def test_shared_tokens_are_those_of_the_whole_group(rollouts):
-    tokens = shared_tokens(rollouts)
+    tokens = position_shared_tokens(rollouts)
     place = tokens.groupby(["group", "position"])
     whole = (place["token_id"].transform("nunique") == 1) & (
         place["rollout"].transform("nunique") == 4
@@ -80,9 +80,9 @@ def test_shared_tokens_are_those_of_the_whole_group(rollouts):
 
 
 def test_what_is_left_is_counted_by_hand(rollouts, path):
-    weights = objective_weights(rollouts, path[2], "sequence", "none")
+    weights = token_weights(rollouts, path[2], "sequence", "none")
     table = left_on_shared(rollouts, weights).set_index("group")
-    tokens = shared_tokens(rollouts).query("shared and advantage != 0")
+    tokens = position_shared_tokens(rollouts).query("shared and advantage != 0")
     of_rollout = tokens["rollout"].map(dict(enumerate(weights.amax(1).tolist())))
     push = (of_rollout * tokens["advantage"]).groupby([tokens["group"], tokens["position"]])
     expected = (
@@ -93,22 +93,22 @@ def test_what_is_left_is_counted_by_hand(rollouts, path):
     assert (table["silent"] == 0).all()
     for transform in ("min_replace", "advantage_orthogonal"):
         mended = left_on_shared(
-            rollouts, objective_weights(rollouts, path[2], "sequence", "none", 0.03, transform)
+            rollouts, token_weights(rollouts, path[2], "sequence", "none", 0.03, transform)
         )
         assert mended["residual"].max() < 1e-5
     least = left_on_shared(
-        rollouts, objective_weights(rollouts, path[2], "sequence", "none", 0.03, "min_replace")
+        rollouts, token_weights(rollouts, path[2], "sequence", "none", 0.03, "min_replace")
     )
     assert (least["own"] < table["own"].to_numpy()).all(), "min-replace costs push"
     with refused("transform", "best"):
-        objective_weights(rollouts, path[2], transform="best")
+        token_weights(rollouts, path[2], transform="best")
 
 
 def test_parts_at_reuse_add_up_and_equal_weights_have_no_bias(policy, rollouts, path, monkeypatch):
     monkeypatch.setattr(parts, "PARTS_TOKENS", 4)
     table = parts_at_reuse(policy, get_task("chain"), rollouts, path, times=1)
     moved = table.groupby(["panel", "category"])["share"].sum()
-    assert moved.xs(EQUAL, level="category").to_numpy() == pytest.approx(1, abs=1e-4)
+    assert moved.xs(EQUAL_WEIGHTS, level="category").to_numpy() == pytest.approx(1, abs=1e-4)
     bias = table[table["part"] == "bias"].set_index(["panel", "category"])["share"]
-    assert bias.xs(EQUAL, level="category").abs().max() < 0.02  # 1/T, of unequal lengths
+    assert bias.xs(EQUAL_WEIGHTS, level="category").abs().max() < 0.02  # 1/T, of unequal lengths
     assert bias.abs().max() > 0.02

@@ -101,7 +101,7 @@ def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench
     assert np.allclose(one, half, atol=0.02, equal_nan=True)
     permuted = []
     for twins, seed in ((1, 0), (1, 1000), (2, 0)):
-        monkeypatch.setattr(value_gaps, "TWINS", twins)
+        monkeypatch.setattr(value_gaps, "_PERMUTED_STEPS", twins)
         table = step_gaps(bench.policy, bench.rollouts, pools, 0.02, seed)
         chosen = table.query(
             "advantages == 'permuted' and matched == 'position' and rollouts == 'all'"

@@ -24,23 +24,24 @@ _NAMES = {  # module: what it offers
     "probes.flips": (
         "cancellation_index column_shares flip_distance flip_shares predicts token_flips"
     ),
-    "probes.minibatches": "cancelled_in_steps gradient_gram shared_words walk",
+    "probes.minibatches": (
+        "cancelled_in_steps gradient_gram minibatch_displacement sign_shared_words"
+    ),
     "probes.pair_mass": "opposed_signs pair_sums",
     "probes.pairs": "cancellation_by_pair",
     "probes.readings": "Readings",
     "probes.recovered": "credit_recovered",
-    "probes.reuse": "left_on_shared objective_weights reuse_path shared_tokens",
+    "probes.reuse": "left_on_shared position_shared_tokens reuse_path token_weights",
     "probes.rivals": "measure_pairs measure_unsure",
     "probes.step": (
         "frequency_matched matched_lr output_layer_step permuted_advantages"
         " pushing_prompts update with_signs"
     ),
-    "probes.value_gaps": "movement_shares step_gaps",
+    "probes.value_gaps": "cell_gap movement_shares step_gaps",
     "probes.values": (
-        "cell_gap context_logits exact_credit exact_pool exact_values expected_reward token_values"
-        " value_error"
+        "exact_credit exact_pool exact_values expected_reward token_values value_error"
     ),
-    "rollouts.likelihood": "logps",
+    "rollouts.likelihood": "context_logits logps",
     "training.optimizers": "optimizer_of",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -22,7 +22,7 @@ Letters: P prompts (times their chains), m modulus, T slots or tokens, W admitte
 V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,15 +30,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbook.messages import InvalidValue
+from workbook.rollouts.likelihood import context_logits
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.scoring import (
-    completion_logits,
-    pad_rows,
-    padded_batches,
-    rows_at_once,
-    tokenize_prompts,
-)
-from workbook.rollouts.small import is_small, small_logits
+from workbook.rollouts.scoring import pad_rows, tokenize_prompts
 from workbook.tasks.chain import (
     OPENINGS,
     OPERATORS,
@@ -399,35 +393,6 @@ class _Chains:
 
 # -- words, tokens and contexts
 # ---------------------------------------------------------------------------------------
-
-
-def context_logits(
-    model,
-    prompt_ids: Int[Tensor, "B P"],
-    prompt_mask: Int[Tensor, "B P"],
-    completion_ids: Int[Tensor, "B T"],
-    completion_mask: Int[Tensor, "B T"],
-    call: Callable | None = None,
-) -> Float[Tensor, "B T V"]:
-    """Logits of the context of every completion token. Gradients flow if enabled.
-
-    call: how to call the model, e.g. with other weights; by default as it is.
-    """
-    if (
-        call is None
-        and not torch.is_grad_enabled()
-        and is_small(model)
-        and prompt_mask[:, -1].all()
-    ):
-        return small_logits(model, prompt_ids, prompt_mask, completion_ids)
-    columns, logits, taken = (prompt_ids, prompt_mask, completion_ids, completion_mask), [], []
-    most = rows_at_once(model, prompt_ids.shape[1] + completion_ids.shape[1])
-    for rows, start in padded_batches(model, prompt_mask, most):
-        logits.append(
-            completion_logits(call or model, *(values[rows] for values in columns), start)
-        )
-        taken.append(rows)
-    return torch.cat(logits)[torch.cat(taken).argsort()]
 
 
 def _follow(

@@ -1,20 +1,25 @@
-"""Steps on one real batch, for any cut: what cancels inside them, what they are made of, how far
-two ways lie apart.
+"""Mini-batches of one real batch: what cancels inside their steps, and what the steps are made of.
 
-The gradient of a mini-batch is the sum of its rollouts' own gradients g_i (advantage included), so
-the inner products <g_i, g_j> tell, for every cut, how long the push of the positives, of the
-negatives and of both together is.
+An update cuts a batch of rollouts into mini-batches and takes a step on each. How it is cut decides
+which pushes meet inside one step, and so which can cancel there.
 
-A mini-batch that was chosen without regard to rewards pushes, on average over redrawn words, as the
-whole batch does (`workbook.theory.decomposition`). One of positive rollouts alone does so as well,
-up to a factor in each context: for a word y with reward 1 after it with probability Q_y, in a
-context of value V,
+**Inside a step.** The gradient of a mini-batch is the sum of its rollouts' own gradients g_i
+(advantage included). So their inner products <g_i, g_j>, measured once, tell for every cut how long
+the push of the positives, of the negatives and of both together is.
 
-    E[e_y - p | r = 1] = sum_y p_y Q_y / V (e_y - p) = p (Q - V) / V            r = 0: - p (Q - V) / (1 - V)
+**Signal, noise and bias.** A mini-batch that was chosen without regard to rewards pushes, on
+average over redrawn words, as the whole batch does (`workbook.theory.decomposition`). One of
+positive rollouts alone does so as well, up to a factor in each context: for a word y with reward 1
+after it with probability Q_y, in a context of value V,
 
-To first order plain SGD ends where one step on the whole batch ends, whoever shares a mini-batch:
-the distance between two ways falls with the square of the learning rate. Clipping, momentum and
-Adam part them at the first power.
+    E[e_y - p | r = 1] = sum_y p_y Q_y / V (e_y - p) = p (Q - V) / V
+    E[e_y - p | r = 0] = - p (Q - V) / (1 - V)
+
+**Two ways through a batch.** To first order plain SGD ends where one step on the whole batch ends,
+whoever shares a mini-batch: the distance between two ways falls with the square of the learning
+rate. Clipping, momentum and Adam part them at the first power.
+
+Letters: B rollouts, T tokens, C contexts, D trained weights.
 """
 
 from collections.abc import Callable
@@ -27,11 +32,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from workbook.messages import InvalidValue, progress
 from workbook.policies.models import evaluating, private_copy
-from workbook.probes.recovered import PARTS, Pushes, check_gains
+from workbook.probes.recovered import PUSH_PARTS, Pushes, check_gains
 from workbook.probes.step import update
 from workbook.probes.values import TokenValues
 from workbook.rollouts.likelihood import scores
 from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.scoring import in_batches
 from workbook.theory.decomposition import (
     PushParts,
     expected_advantages,
@@ -40,10 +46,10 @@ from workbook.theory.decomposition import (
     split_pushes,
 )
 
-# numbers kept of a longer gradient; an inner product is then off by about |g||h| / 2048
+# numbers that a longer gradient is sketched by; an inner product is then off by about |g||h| / 2048
 SKETCHED = 2**22
-RULE = "grpo"
-EDGE = 1e-4  # values nearer than this to 0 or 1 count as that far away
+_ADVANTAGE_RULE = "grpo"
+_MIN_VALUE = 1e-4  # values nearer than this to 0 or 1 count as that far away
 
 
 # --- what cancels inside a step
@@ -52,46 +58,45 @@ EDGE = 1e-4  # values nearer than this to 0 or 1 count as that far away
 def gradient_gram(
     policy, rollouts: Rollouts, chosen: Bool[Tensor, "B T"] | None = None, seed: int = 0
 ) -> Float[Tensor, "B B"]:
-    """Inner products of the rollouts' own policy gradients, g_i = A_i sum_t grad log pi(y_it), over
-    trainable weights.
+    """Inner products of the rollouts' own policy gradients, over the trainable weights.
+
+        g_i = A_i sum_t grad log pi(y_it)
 
     chosen: (B, T), the tokens that push; None: all.  Gradients of more than SKETCHED weights are
     multiplied by random signs and added up in as many buckets.  Cost: a forward and a backward pass
     per rollout that pushes.
     """
     weights = [p for p in policy.model.parameters() if p.requires_grad]
-    size = sum(p.numel() for p in weights)
-    kept, generator = min(size, SKETCHED), torch.Generator().manual_seed(seed)
-    signs = (
-        torch.randint(0, 2, (size,), generator=generator, dtype=torch.int8) * 2 - 1
-        if size > kept
-        else None
-    )
-    pushing = (
-        rollouts.completion_mask.bool()
-        if chosen is None
-        else rollouts.completion_mask.bool() & chosen
-    )
-    advantages = (
-        rollouts.advantages if rollouts.advantages.dim() == 2 else rollouts.advantages[:, None]
-    )
-    pushes = (pushing * advantages).to(policy.model.device)
-    own = torch.zeros(len(rollouts), kept)  # (B, kept): a row per rollout, its own gradient
+    pushing = rollouts.completion_mask.bool()
+    if chosen is not None:
+        pushing = pushing & chosen
+    advantages = rollouts.advantages
+    if advantages.dim() == 1:
+        advantages = advantages[:, None]
+    pushes = (pushing * advantages).to(policy.model.device)  # (B, T)
+
+    count = sum(p.numel() for p in weights)
+    length = min(count, SKETCHED)
+    signs = _random_signs(count, seed) if count > length else None
+    gradients = torch.zeros(len(rollouts), length)  # a row per rollout
     with torch.enable_grad(), evaluating(policy.model):
         for row in progress(pushes.any(1).nonzero().squeeze(1).tolist(), "gradients"):
-            scored = scores(policy.model, rollouts.select([row]).to(policy.model.device))
-            grads = torch.autograd.grad(
-                (pushes[row] * scored[0]).sum(), weights, materialize_grads=True
-            )
-            gradient = torch.cat([g.flatten().float().cpu() for g in grads])
+            logps = scores(policy.model, rollouts.select([row]).to(policy.model.device))[0]  # (T,)
+            objective = (pushes[row] * logps).sum()
+            parts = torch.autograd.grad(objective, weights, materialize_grads=True)
+            gradient = torch.cat([part.flatten().float().cpu() for part in parts])
             if signs is not None:
-                gradient = (
-                    torch.nn.functional.pad(gradient * signs, (0, -size % kept))
-                    .reshape(-1, kept)
-                    .sum(0)
-                )
-            own[row] = gradient
-    return own @ own.T
+                # weight k falls into bucket k modulo the number of buckets
+                padded = torch.nn.functional.pad(gradient * signs, (0, -count % length))
+                gradient = padded.reshape(-1, length).sum(0)
+            gradients[row] = gradient
+    return gradients @ gradients.T
+
+
+def _random_signs(count: int, seed: int) -> Int[Tensor, " n"]:
+    """Signs 1 or -1, each as likely."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 2, (count,), generator=generator, dtype=torch.int8) * 2 - 1
 
 
 def cancelled_in_steps(
@@ -103,40 +108,51 @@ def cancelled_in_steps(
     """Cancellation between signs in each of `parts` equal mini-batches of an order, one row each.
 
     Columns: part, in_step (1 - |g+ + g-| / (|g+| + |g-|), 0 with one sign only; NaN where nothing
-    pushes), sign_cosine (of g+ and g-; NaN with one sign only).  Raises ValueError if `parts` does
-    not divide the rollouts.
+    pushes), sign_cosine (of g+ and g-; NaN with one sign only).
+
+    gram: of `gradient_gram`.  Raises ValueError if `parts` does not divide the rollouts.
     """
     if parts < 1 or len(order) % parts:
         raise InvalidValue("parts", parts, f"a divisor of the {len(order)} rollouts")
+
+    def product(rows: Tensor, columns: Tensor) -> float:
+        """<sum of some rollouts' gradients, sum of others'>."""
+        return float(gram[rows][:, columns].double().sum())
+
+    def length(square: float) -> float:
+        """The root, where rounding may have left a square just below 0."""
+        return max(square, 0.0) ** 0.5
+
     rows = []
     for part, members in enumerate(order.reshape(parts, -1)):
-        positive, negative = members[advantages[members] > 0], members[advantages[members] < 0]
-        pairs = ((positive, positive), (negative, negative), (positive, negative))
-        plus, minus, both = (float(gram[a][:, b].double().sum()) for a, b in pairs)
-        net, plus, minus = (
-            max(squared, 0.0) ** 0.5 for squared in (plus + minus + 2 * both, plus, minus)
-        )
+        positive = members[advantages[members] > 0]
+        negative = members[advantages[members] < 0]
+        plus_square = product(positive, positive)
+        minus_square = product(negative, negative)
+        between = product(positive, negative)
+
+        plus = length(plus_square)
+        minus = length(minus_square)
+        net = length(plus_square + minus_square + 2 * between)
         in_step = 1 - net / (plus + minus) if plus + minus > 0 else float("nan")
-        cosine = both / (plus * minus) if plus * minus else float("nan")
+        cosine = between / (plus * minus) if plus * minus else float("nan")
         rows.append({"part": part, "in_step": in_step, "sign_cosine": cosine})
     return pd.DataFrame(rows)
 
 
-def shared_words(rollouts: Rollouts) -> Bool[Tensor, "B T"]:
-    """True at tokens whose word occurs both in a positive and in a negative rollout of their group."""
-    signs = rollouts.token_table().groupby(["group", "token_id"])["advantage"]
-    both, alive = (
-        (signs.transform("min") < 0) & (signs.transform("max") > 0),
-        rollouts.completion_mask.bool(),
-    )
-    return torch.zeros_like(alive).masked_scatter(
-        alive, torch.tensor(both.to_numpy(), device=alive.device)
-    )
+def sign_shared_words(rollouts: Rollouts) -> Bool[Tensor, "B T"]:
+    """Mask of the tokens whose word stands in a positive and a negative rollout of their group."""
+    advantages = rollouts.token_table().groupby(["group", "token_id"])["advantage"]
+    both = (advantages.transform("min") < 0) & (advantages.transform("max") > 0)
+    alive = rollouts.completion_mask.bool()
+    both = torch.tensor(both.to_numpy(), device=alive.device)
+    return torch.zeros_like(alive).masked_scatter(alive, both)
 
 
 # --- signal, noise and bias of a cut's steps
 
 
+@in_batches
 def split_minibatches(
     policy,
     rollouts: Rollouts,
@@ -144,53 +160,64 @@ def split_minibatches(
     cut: tuple[Int[Tensor, " B"], int],
     perfect: Float[Tensor, " D"],
 ) -> dict[str, float]:
-    """Own-prompt shares of signal, bias and noise in the squared length of a cut's steps, and their
-    mean cosine.
+    """Own-prompt shares of signal, bias and noise in a cut's steps, and the steps' mean cosine.
+
+    The shares are of the steps' squared lengths, and add up to 1.
 
     cut: an order, and the number of mini-batches.  perfect: the exact gradient of all prompts' mean
     expected reward, to which the cosine is taken.  Mini-batches that push nothing are left out.
     """
-    sums, cosines = dict.fromkeys(PARTS, 0.0), []
-    for rows in (rows for rows in cut[0].chunk(cut[1]) if rollouts.advantages[rows].any()):
+    order, count = cut
+    products = dict.fromkeys(PUSH_PARTS, 0.0)  # <part, step>, summed over the steps
+    cosines = []
+    for rows in order.chunk(count):
+        if not rollouts.advantages[rows].any():
+            continue
         with evaluating(policy.model), sdpa_kernel(SDPBackend.MATH):
             pushes = Pushes(policy, rollouts.select(rows), values.select(rows))
             parts = _minibatch_parts(rollouts, pushes)
-            directions = pushes.directions([getattr(parts, part) for part in PARTS])
-        step = sum(directions)
-        for part, direction in zip(PARTS, directions, strict=True):
-            sums[part] += float(direction @ step)
+            directions = pushes.directions([getattr(parts, part) for part in PUSH_PARTS])
+        step = sum(directions)  # (D,)
+        for part, direction in zip(PUSH_PARTS, directions, strict=True):
+            products[part] += float(direction @ step)
         cosines.append(float(torch.nn.functional.cosine_similarity(step, perfect, dim=0)))
-    total = sum(sums.values())
-    return {part: share / total for part, share in sums.items()} | {
-        "cosine": sum(cosines) / len(cosines)
-    }
+    squares = sum(products.values())
+    shares = {part: product / squares for part, product in products.items()}
+    return {**shares, "cosine": sum(cosines) / len(cosines)}
 
 
 def _minibatch_parts(rollouts: Rollouts, pushes: Pushes) -> PushParts:
-    """Parts of the pushes of a mini-batch, in the contexts that it visits; also leaves the ideal
-    ones on `pushes`.
+    """Parts of the pushes of a mini-batch, in the contexts that it visits.
 
-    One with both signs counts as chosen without regard to rewards; one-signed ones have the factors
-    of the module's docstring.
+    It leaves the ideal pushes on `pushes`. A mini-batch with both signs counts as chosen without
+    regard to rewards; one-signed ones have the factors of the module's docstring.
     """
-    part, mask = pushes.rollouts, pushes.mask
-    advantages = part.advantages[:, None].expand_as(part.completion_ids)[mask] / len(part)
+    minibatch = pushes.rollouts
+    mask = pushes.mask
+    advantages = minibatch.advantages[:, None].expand_as(minibatch.completion_ids)
     realised = realised_pushes(
-        advantages, part.completion_ids[mask], pushes.context[mask], pushes.probs
+        advantages[mask] / len(minibatch),
+        minibatch.completion_ids[mask],
+        pushes.context[mask],
+        pushes.probs,
     )
-    pushes.ideal = ideal_pushes(pushes.visits, pushes.probs, pushes.q) / len(part)
-    home = pushes.home // mask.shape[1]  # (C,) the rollout of each context
-    expected = expected_advantages(
-        RULE, pushes.values.prompt.to(pushes.probs), check_gains(rollouts, RULE)
-    )
-    high, low = (a[home] for a in expected)
-    value = (pushes.probs * pushes.q).sum(1).clamp(EDGE, 1 - EDGE)
-    signs = part.advantages.sign()
-    gains = high - low
+    pushes.ideal = ideal_pushes(pushes.visits, pushes.probs, pushes.q) / len(minibatch)
+
+    # expected advantage of a rollout that earns 1, and of one that earns 0, in each context (C,)
+    home = pushes.home // mask.shape[1]
+    prompt_value = pushes.values.prompt.to(pushes.probs)
+    group_size = check_gains(rollouts, _ADVANTAGE_RULE)
+    expected = expected_advantages(_ADVANTAGE_RULE, prompt_value, group_size)
+    high, low = (advantage[home] for advantage in expected)
+
+    value = (pushes.probs * pushes.q).sum(1).clamp(_MIN_VALUE, 1 - _MIN_VALUE)  # (C,)
+    signs = minibatch.advantages.sign()
     if (signs >= 0).all() and signs.any():
         gains = high / value
     elif (signs <= 0).all() and signs.any():
         gains = -low / (1 - value)
+    else:
+        gains = high - low
     return split_pushes(realised, pushes.ideal, gains)
 
 
@@ -208,16 +235,25 @@ def clipped_sgd(params, lr: float, limit: float) -> torch.optim.Optimizer:
     return optimizer
 
 
-def walk(
-    policy, batch: Rollouts, order: Tensor, parts: int, make: Callable, lr: float
+@in_batches
+def minibatch_displacement(
+    policy, rollouts: Rollouts, order: Int[Tensor, " B"], parts: int, make: Callable, lr: float
 ) -> Float[Tensor, " D"]:
-    """How far the weights go by one optimizer step on each mini-batch of an order.
+    """Displacement of the weights by one optimizer step on each mini-batch of an order.
 
-    make: parameters, lr -> optimizer.
+    A copy takes the steps; the policy stays as it was.
+
+    parts: mini-batches.  make: (parameters, lr) -> optimizer.
     """
     mine = private_copy(policy)
     trained = [p for p in mine.model.parameters() if p.requires_grad]
-    start, optimizer = torch.cat([p.detach().flatten() for p in trained]), make(trained, lr)
+    optimizer = make(trained, lr)
+    start = _flat(trained)
     for rows in order.chunk(parts):
-        update(mine, batch.select(rows), optimizer)
-    return torch.cat([p.detach().flatten() for p in trained]) - start
+        update(mine, rollouts.select(rows), optimizer)
+    return _flat(trained) - start
+
+
+def _flat(weights: list[Tensor]) -> Float[Tensor, " D"]:
+    """The weights' present values, as one vector."""
+    return torch.cat([p.detach().flatten() for p in weights])

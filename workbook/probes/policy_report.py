@@ -1,18 +1,25 @@
-"""Description of a start: what a policy earns in a world before any step, and where its likeliest
-words are wrong.
+"""Report on a policy before any step: what it earns in a world, and where its likeliest words fail.
+
+What a rule can teach depends on where it starts. A policy whose likeliest completions are all right
+can gain by sharpening alone, whichever rule trains it. One whose likeliest word is wrong in some
+context (a *wrong mode*) has to learn that context, and one whose groups all earn the same learns
+nothing at all.
 """
 
 import torch
 
-from workbook.probes.values import context_logits, exact_values, expected_reward
-from workbook.rollouts.likelihood import FIELDS
+from workbook.probes.values import exact_values, expected_reward
+from workbook.rollouts.likelihood import FIELDS, context_logits
 from workbook.rollouts.sample import sample_rollouts
+from workbook.rollouts.scoring import in_batches
 
-# of exact values and likeliest completions; of the rollouts
-PROMPTS, GROUPS, GROUP_SIZE = 256, 64, 8
-DECIDES = 0.01  # of the best word's value: what sampling must lose in a context that counts
+_PROMPTS = 256  # of exact values and likeliest completions
+_GROUPS = 64  # of the rollouts
+_GROUP_SIZE = 8
+_DECIDING_LOSS = 0.01  # of the best word's value: what sampling must lose in a context that counts
 
 
+@in_batches
 def describe_start(policy, task, seed: int) -> dict[str, float]:
     """Describe a policy before any step in a task with exact values, in the task's reward.
 
@@ -29,31 +36,41 @@ def describe_start(policy, task, seed: int) -> dict[str, float]:
     seed: of the prompts; those of other seeds modulo 8 differ.  Raises ValueError as `exact_values`
     does.
     """
-    rows = task.dataset(PROMPTS, seed)
+    rows = task.dataset(_PROMPTS, seed)
     value = expected_reward(policy, task, rows["prompt"][:]).mean()
-    sampled = {"seed": seed, "max_new_tokens": task.longest}
-    greedy = sample_rollouts(policy, task, rows, 1, top_k=1, **sampled).rewards.mean()
-    rollouts = sample_rollouts(policy, task, rows.select(range(GROUPS)), GROUP_SIZE, **sampled)
-    groups, values = rollouts.rewards.view(GROUPS, GROUP_SIZE), exact_values(policy, task, rollouts)
-    alive = rollouts.completion_mask.bool()
-    ended = (rollouts.completion_ids == policy.tokenizer.eos_token_id).logical_and(alive).any(1)
+    sampling = {"seed": seed, "max_new_tokens": task.longest}
+    greedy = sample_rollouts(policy, task, rows, 1, top_k=1, **sampling).rewards.mean()
+
+    # groups, as training would draw them
+    rollouts = sample_rollouts(policy, task, rows.select(range(_GROUPS)), _GROUP_SIZE, **sampling)
+    rewards = rollouts.rewards.view(_GROUPS, _GROUP_SIZE)
+    values = exact_values(policy, task, rollouts)
+    alive = rollouts.completion_mask.bool()  # (B, T)
+    is_end = rollouts.completion_ids == policy.tokenizer.eos_token_id
+    ended = is_end.logical_and(alive).any(1)  # (B,)
+
+    # value of the best word in each context, and of the likeliest, (B, T)
     with torch.no_grad():
         # (B, T, V)
         logits = context_logits(policy.model, *(getattr(rollouts, name) for name in FIELDS))
-    dense = values.dense(logits.shape[-1])
-    # (B, T): value after the likeliest word
-    likeliest = dense.gather(2, logits.argmax(2, keepdim=True)).squeeze(2)
-    best = dense.amax(2)
-    kept = values.after >= (1 - DECIDES) * best
-    reached = torch.cat([torch.ones_like(kept[:, :1]), kept[:, :-1].cummin(1).values], dim=1)
-    deciding = values.inside & reached & (best - values.before > DECIDES * best)
-    wrong = likeliest < (1 - DECIDES) * best
-    described = {
+    after_each_word = values.dense(logits.shape[-1])
+    likeliest_word = logits.argmax(2, keepdim=True)
+    likeliest = after_each_word.gather(2, likeliest_word).squeeze(2)
+    best = after_each_word.amax(2)
+
+    # contexts that count: nothing was lost before, and something is decided here
+    lossless = values.after >= (1 - _DECIDING_LOSS) * best
+    lossless_so_far = lossless[:, :-1].cummin(1).values
+    reached = torch.cat([torch.ones_like(lossless[:, :1]), lossless_so_far], dim=1)
+    deciding = values.inside & reached & (best - values.before > _DECIDING_LOSS * best)
+    wrong = likeliest < (1 - _DECIDING_LOSS) * best
+
+    report = {
         "value": value,
         "reward": rollouts.rewards.mean(),
         "greedy": greedy,
         "wrong_modes": wrong[deciding].float().mean(),
-        "mixed": (groups.amax(1) > groups.amin(1)).float().mean(),
+        "mixed": (rewards.amax(1) > rewards.amin(1)).float().mean(),
         "well_formed": ((values.inside | ~alive).all(1) & ended).float().mean(),
     }
-    return {name: round(float(x), 6) for name, x in described.items()}
+    return {name: round(float(number), 6) for name, number in report.items()}

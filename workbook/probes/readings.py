@@ -3,8 +3,10 @@
     readings = Readings(policy, task, held_out)
     table = train(policy, task, config, seed=0, callback=readings)
 
-A training loop (`training.loop`) knows rewards of what it samples. What its policy is worth, and
-what else has moved, is read on held-out prompts, which nobody trains on.
+A training loop (`training.loop`) knows the rewards of what it samples, and those are noisy and of
+prompts that it trains on. These readings say, on held-out prompts, what the policy is worth,
+exactly, and what else has moved: the words of style, which no reward asks for, and the policy's
+entropy there.
 """
 
 from __future__ import annotations
@@ -21,19 +23,22 @@ from workbook.probes.values import expected_reward
 # held-out prompts whose right solutions are read, at most, and solutions of each
 STYLE_PROMPTS = 16
 SOLUTIONS = 4
-TRIES = 8  # of pass@8
-READ = ("value", "tax", "style_entropy", "pass_at_8", "logp_right")
+PASS_TRIES = 8  # of pass@8
+_READINGS = ("value", "tax", "style_entropy", "pass_at_8", "logp_right")
 
 
 class Readings:
-    """What is read off a policy on held-out prompts, by name: a callback of `training.loop.train`.
+    """Readings of a policy on held-out prompts, by name: a callback of `training.loop.train`.
 
     value: exact expected reward.  pass_at_8: mean over prompts of 1 - (1 - v)^8, v a prompt's exact
-    value: where rewards are 0 or 1, the chance that one of eight independent samples is right. Of
-    the right solutions of the first prompts, which stay the same: logp_right, mean over solutions
-    of their log-probability, the sum over their tokens, nats; tax, mean KL of style words from the
-    start, and style_entropy, both nats per word and NaN where the task has no style words. All are
-    NaN for a task without exact values.
+    value: where rewards are 0 or 1, the chance that one of eight independent samples is right.
+
+    The others are of the right solutions of the first prompts, which stay the same.  logp_right:
+    mean over solutions of their log-probability, the sum over their tokens, nats.  tax: mean KL of
+    style words from the start; style_entropy: their entropy; both nats per word, and NaN where the
+    task has no style words.
+
+    All are NaN for a task without exact values.
 
     start: the readings of the policy as it was when this was made, from which its style words
     drift. Runs from one policy share one of these.
@@ -62,7 +67,7 @@ class Readings:
     def now(self, policy) -> dict[str, float]:
         """The readings of a later policy."""
         if self.drift is None:
-            return dict.fromkeys(READ, float("nan"))
+            return dict.fromkeys(_READINGS, float("nan"))
         values = self.values(policy)
         report = self.drift.report(policy)
         style = learning_tax(report).mean()
@@ -71,7 +76,7 @@ class Readings:
             "value": float(values.mean()),
             "tax": float(style["tax"]),
             "style_entropy": float(style["style_entropy"]),
-            "pass_at_8": float((1 - (1 - values) ** TRIES).mean()),
+            "pass_at_8": float((1 - (1 - values) ** PASS_TRIES).mean()),
             "logp_right": float(solutions.mean()),
         }
 

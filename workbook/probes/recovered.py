@@ -1,16 +1,18 @@
-"""Credit recovered: how much of one step's movement is the credit that the policy gradient asks
-for.
+"""Credit recovered: the share of one step's movement that the policy gradient asks for.
 
-A step with pushes u_c on the logits of its contexts moves the log-probability of token i by
+A rollout's one reward pushes all of its tokens alike. In which of them does the step move the
+policy as known credit would? A step with pushes u_c on the logits of its contexts moves the
+log-probability of token i, which stands in context c, by
 
-    dlogp_i = lr sum_c <J_c^T (e_i - p), J_c'^T u_c'> summed over contexts c'        J: Jacobian of logits by weights
+    dlogp_i = lr sum over contexts c' of <J_c^T (e_i - p_c), J_c'^T u_c'>
 
-Each push is signal, bias and noise (`workbook.theory.decomposition`), and c' is the token's own
-context or another one, from where it comes by coupling. That makes six parts, which add up to the
-change exactly: gradients are those of the whole network, and a token's change is a directional
-derivative, not a finite difference.
+with J_c the Jacobian of the logits in context c by the weights. Each push u_c' is a sum of signal,
+bias and noise (`workbook.theory.decomposition`), and c' is the token's own context or another one,
+from where a push arrives by coupling. That makes six parts, which add up to the change exactly:
+gradients are those of the whole network, and a token's change is a directional derivative, not a
+finite difference. In a class of tokens a part has the share
 
-    shares of a class of tokens    <part, change> / <change, change>, which add up to 1
+    <part, change> / <change, change>        which add up to 1 over the six parts
 
 *Credit recovered* is the own-prompt share of signal, from a token's own context and coupled: of
 what one step moves, the part that the gradient of the step's own prompts asks for. It is not the
@@ -38,9 +40,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
 from workbook.probes.directions import derivative
-from workbook.probes.values import TokenValues, context_logits, exact_values, expected_reward
+from workbook.probes.values import TokenValues, exact_values, expected_reward
 from workbook.rollouts.credit import credit_batch
-from workbook.rollouts.likelihood import FIELDS, passes
+from workbook.rollouts.likelihood import FIELDS, context_logits, passes
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
 from workbook.theory.choices import ESTIMATORS, FORMER_RULE_NAMES
@@ -56,24 +58,29 @@ from workbook.theory.decomposition import (
 )
 from workbook.training.optimizers import trained_weights
 
-PARTS = ("signal", "bias", "noise")
-SIX = tuple(f"{where}_{part}" for where in ("own", "coupled") for part in PARTS)
-PER_CLASS = 64  # tokens measured of each class unless told otherwise
-CANCELLED = 1e-8  # share of its parts' squares below which a movement counts as none
+PUSH_PARTS = ("signal", "bias", "noise")
+SIX_PARTS = tuple(f"{where}_{part}" for where in ("own", "coupled") for part in PUSH_PARTS)
+_PER_CLASS = 64  # tokens measured of each class unless told otherwise
+_NO_MOVEMENT = 1e-8  # share of its parts' squares below which a movement counts as none
 
 
 @dataclass(frozen=True)
 class CreditRecovered:
     """What one step of a rule recovers of known credit.
 
-    scale: the batch's constant k.  tokens: a row per measured token with its six parts and change
-    (nats per unit of learning rate, of J = the mean over rollouts) and weight, the number of tokens
-    of its class that it stands for.
-    shares: as of `class_shares`.  update: signal, bias and noise as shares of the update's squared
-    length in the weights' space; cosine of the update, and of its expectation given the visits,
-    with the exact gradient, NaN where that is not known; oracle_rollouts, of which an update by
-    known credit would be as noisy.  directions: signal, bias, noise, the oracle's noise and the
-    exact gradient, vectors (D,).
+    scale: the batch's constant k.
+
+    tokens: a row per measured token with its six parts and change (nats per unit of learning rate,
+    of J = the mean over rollouts) and weight, the number of tokens of its class that it stands for.
+
+    shares: as of `class_shares`.
+
+    update: signal, bias and noise as shares of the update's squared length in the weights' space;
+    cosine of the update, and of its expectation given the visits (expected_cosine), with the exact
+    gradient, NaN where that is not known; norm; oracle_rollouts, of which an update by known credit
+    would be as noisy.
+
+    directions: signal, bias, noise, the oracle's noise and the exact gradient, vectors (D,).
     """
 
     rule: str
@@ -85,8 +92,8 @@ class CreditRecovered:
 
     def __str__(self) -> str:
         everything = self.shares.set_index("category").loc["all"]
-        own = ", ".join(f"{everything[f'own_{part}']:.0%} {part}" for part in PARTS)
-        coupled = ", ".join(f"{everything[f'coupled_{part}']:.0%} {part}" for part in PARTS)
+        own = ", ".join(f"{everything[f'own_{part}']:.0%} {part}" for part in PUSH_PARTS)
+        coupled = ", ".join(f"{everything[f'coupled_{part}']:.0%} {part}" for part in PUSH_PARTS)
         return (
             f"{self.rule}: {everything['signal']:.0%} of the squared movement is signal of the"
             f" step's own prompts. From a token's own context come {own}; from other contexts"
@@ -103,13 +110,14 @@ def credit_recovered(
     task=None,
     values: TokenValues | None = None,
     exact: Float[Tensor, " D"] | None = None,
-    tokens: int | None = PER_CLASS,
+    tokens: int | None = _PER_CLASS,
     seed: int = 0,
 ) -> CreditRecovered:
-    """Split one step of a rule into signal, bias and noise, own and coupled; of tasks with known
-    values, no larger LLM.
+    """Split one step of a rule into signal, bias and noise, own and coupled.
 
     The step's objective is J = 1/B sum_it A_it log pi_it: one gradient step, ratios of 1, no clip.
+    It needs a task with known values, and a policy that is no larger LLM.
+
     rule: one of GAIN_RULES, whose expectation over redrawn groups is exact.  values: value after
     every word (`exact_values` of the task, if not given).  exact: the exact gradient of the mean
     expected reward (of `expected_reward`, if a task is given).  tokens: how many of each class are
@@ -127,6 +135,7 @@ def credit_recovered(
         values = exact_values(policy, task, rollouts)
     if exact is None and task is not None:
         exact = exact_gradient(policy, task, list(dict.fromkeys(rollouts.prompts)))
+    # forward mode and batched gradients need attention in plain operations
     with sdpa_kernel(SDPBackend.MATH):
         pushes = Pushes(policy, rollouts, values)
         return measure_parts(pushes, pushes.split(rule, seed), rule, exact, tokens, seed)
@@ -137,39 +146,50 @@ def measure_parts(
     parts: PushParts,
     rule: str,
     exact: Float[Tensor, " D"] | None = None,
-    tokens: int | None = PER_CLASS,
+    tokens: int | None = _PER_CLASS,
     seed: int = 0,
 ) -> CreditRecovered:
-    """What the parts of some pushes do to tokens and weights; arguments as of `credit_recovered`."""
-    rollouts, wanted = (
-        pushes.rollouts,
-        [parts.signal, parts.bias, parts.noise, pushes.oracle_noise()],
-    )
+    """Movement of tokens and weights by the parts of some pushes, as of `credit_recovered`."""
+    rollouts = pushes.rollouts
+    of_parts = [getattr(parts, part) for part in PUSH_PARTS]
+    chosen = _chosen_tokens(rollouts, tokens, seed)
     with sdpa_kernel(SDPBackend.MATH):
-        directions = dict(zip((*PARTS, "oracle_noise"), pushes.directions(wanted), strict=True))
-        chosen = _chosen(rollouts, tokens, seed)
+        gradients = pushes.directions([*of_parts, pushes.oracle_noise()])
+        directions = dict(zip((*PUSH_PARTS, "oracle_noise"), gradients, strict=True))
+        # (n, 3) each: by the token's own context, and by all contexts
         own = pushes.own_changes(chosen, parts)
-        whole = np.stack([pushes.changes(chosen, directions[part]) for part in PARTS], axis=1)
+        changes = [pushes.changes(chosen, directions[part]) for part in PUSH_PARTS]
+        whole = np.stack(changes, axis=1)
+
     table = rollouts.token_table().iloc[chosen["row"]][["rollout", "position", "token"]]
     table = table.assign(category=chosen["category"].to_numpy(), weight=chosen["weight"].to_numpy())
-    table[list(SIX)] = np.concatenate([own, whole - own], axis=1)
+    table[list(SIX_PARTS)] = np.concatenate([own, whole - own], axis=1)
     table["change"] = whole.sum(1)
     directions["exact"] = exact
-    update = _in_weights(directions, parts.scale, len(rollouts))
-    return CreditRecovered(rule, parts.scale, table, class_shares(table), update, directions)
+    return CreditRecovered(
+        rule=rule,
+        scale=parts.scale,
+        tokens=table,
+        shares=class_shares(table),
+        update=_update_shares(directions, parts.scale, len(rollouts)),
+        directions=directions,
+    )
 
 
 def check_gains(rollouts: Rollouts, rule: str) -> int:
-    """Return the group size; ValueError where the expectation of a rule's pushes has no closed
-    form.
+    """Group size of rollouts whose pushes under a rule have an expectation in closed form.
+
+    Raises ValueError where they have none: another rule, rewards other than 0 and 1, groups of
+    unequal size.
     """
     if FORMER_RULE_NAMES.get(rule, rule) not in GAIN_RULES:
         raise InvalidValue(
             "rule", rule, f"one with an expectation in closed form: {', '.join(GAIN_RULES)}"
         )
     rewards = rollouts.rewards
-    if (odd := rewards[(rewards != 0) & (rewards != 1)]).numel():
-        raise InvalidValue("rewards", float(odd[0]), "0 or 1")
+    others = rewards[(rewards != 0) & (rewards != 1)]
+    if others.numel():
+        raise InvalidValue("rewards", float(others[0]), "0 or 1")
     sizes = rollouts.group_ids.unique(return_counts=True)[1]
     if (sizes != sizes[0]).any():
         raise InvalidValue(
@@ -183,7 +203,7 @@ def check_gains(rollouts: Rollouts, rule: str) -> int:
 
 
 def exact_gradient(policy, task, prompts: list[str]) -> Float[Tensor, " D"]:
-    """Gradient of the mean expected reward of the prompts by the trained weights, without sampling."""
+    """Gradient of the prompts' mean expected reward by the trained weights, without sampling."""
     value = expected_reward(policy, task, list(prompts), differentiable=True).mean()
     with torch.enable_grad():
         return flat_gradient(policy, value)
@@ -192,7 +212,8 @@ def exact_gradient(policy, task, prompts: list[str]) -> Float[Tensor, " D"]:
 def flat_gradient(policy, objective: Tensor, keep_graph: bool = False) -> Float[Tensor, " D"]:
     """The objective's gradient by all trained weights, as one vector."""
     weights = list(trained_weights(policy).values())
-    if not objective.requires_grad:  # of advantages that are all 0
+    # advantages that are all 0 leave no graph
+    if not objective.requires_grad:
         return torch.cat([torch.zeros_like(w).flatten() for w in weights])
     parts = torch.autograd.grad(objective, weights, retain_graph=keep_graph, materialize_grads=True)
     return torch.cat([part.flatten() for part in parts])
@@ -201,62 +222,74 @@ def flat_gradient(policy, objective: Tensor, keep_graph: bool = False) -> Float[
 def rule_advantages(
     policy, rollouts: Rollouts, rule: str, values: TokenValues, seed: int = 0
 ) -> Float[Tensor, "B T"]:
-    """Advantages of a named rule on rollouts, one per token; rules that need known credit are given
-    exact values.
+    """Advantages of a named rule on rollouts, one per token.
+
+    Rules that need known credit are given exact values.
     """
     batch = credit_batch(policy, rollouts, seed=seed, known_credit=values.credit)
-    advantages = (
-        batch.group_advantages(rule) if rule in ESTIMATORS else CREDIT_RULES[rule].function(batch)
-    )
-    advantages = (
-        advantages
-        if advantages.dim() == 2
-        else advantages[:, None].expand_as(rollouts.completion_ids)
-    )
+    if rule in ESTIMATORS:
+        advantages = batch.group_advantages(rule)
+    else:
+        advantages = CREDIT_RULES[rule].function(batch)
+    # a number a rollout is one for each of its tokens
+    if advantages.dim() == 1:
+        advantages = advantages[:, None].expand_as(rollouts.completion_ids)
     return advantages.masked_fill(~rollouts.completion_mask.bool(), 0.0)
 
 
 class Pushes:
-    """The contexts of some rollouts, their probabilities and values, and what pushes there do to
-    the weights.
+    """Contexts of some rollouts, their probabilities and values, and what pushes there do.
+
+    context: (B, T), the number of each token's context, -1 outside the mask.  visits: (C,), tokens
+    drawn in each.  home: (C,), where each is first visited, as b T + t.  probs, q: (C, V), the
+    policy's probability of each word there, and the value after it.
     """
 
     def __init__(self, policy, rollouts: Rollouts, values: TokenValues):
-        self.policy, self.rollouts, self.values = (
-            private_copy(policy, weights=False),
-            rollouts,
-            values,
-        )
-        self.model, self.weights = self.policy.model, trained_weights(self.policy)
+        # modules of its own with the policy's very weights
+        self.policy = private_copy(policy, weights=False)
+        self.model = self.policy.model
+        self.weights = trained_weights(self.policy)
+        self.rollouts = rollouts
+        self.values = values
         self.mask = rollouts.completion_mask.bool()
-        prompts = torch.where(rollouts.prompt_mask.bool(), rollouts.prompt_ids, -1)
-        prompt = torch.unique(prompts, dim=0, return_inverse=True)[1]
-        self.context = context_index(prompt, rollouts.completion_ids, self.mask)  # (B, T)
-        flat = self.context.flatten()
-        self.visits = flat[flat >= 0].bincount()  # (C,)
-        # where each context is first visited, as b T + t
-        self.home = torch.full_like(self.visits, flat.numel())
-        places = torch.arange(flat.numel(), device=flat.device)
-        self.home.scatter_reduce_(0, flat[flat >= 0], places[flat >= 0], "amin")
+
+        # rollouts have one prompt if its tokens are the same, whatever stands under the padding
+        prompt_tokens = torch.where(rollouts.prompt_mask.bool(), rollouts.prompt_ids, -1)
+        prompt = torch.unique(prompt_tokens, dim=0, return_inverse=True)[1]
+        self.context = context_index(prompt, rollouts.completion_ids, self.mask)
+        context = self.context.flatten()
+        visited = context >= 0
+        self.visits = context[visited].bincount()
+        places = torch.arange(context.numel(), device=context.device)
+        self.home = torch.full_like(self.visits, context.numel())
+        self.home.scatter_reduce_(0, context[visited], places[visited], "amin")
+
         with torch.no_grad():
-            probs = torch.cat(
-                [self._logits(rows).softmax(-1) for rows in passes(self.policy, rollouts)]
-            )
-        self.probs = probs.flatten(0, 1)[self.home]  # (C, V)
-        self.q = values.dense(probs.shape[2]).to(probs).flatten(0, 1)[self.home]
+            parts = passes(self.policy, rollouts)
+            probs = torch.cat([self._logits(rows).softmax(-1) for rows in parts])  # (B, T, V)
+        q = values.dense(probs.shape[2]).to(probs)
+        self.probs = probs.flatten(0, 1)[self.home]
+        self.q = q.flatten(0, 1)[self.home]
 
     def split(self, rule: str, seed: int) -> PushParts:
-        """Parts of the rule's pushes; the ideal ones and their gain stay here."""
-        size, count = check_gains(self.rollouts, rule), len(self.rollouts)
-        advantages = (
-            rule_advantages(self.policy, self.rollouts, rule, self.values, seed)[self.mask] / count
+        """Split the rule's pushes into parts; realised, ideal and gain stay here as attributes."""
+        group_size = check_gains(self.rollouts, rule)
+        count = len(self.rollouts)
+        advantages = rule_advantages(self.policy, self.rollouts, rule, self.values, seed)
+        self.realised = realised_pushes(
+            advantages[self.mask] / count,
+            self.rollouts.completion_ids[self.mask],
+            self.context[self.mask],
+            self.probs,
         )
-        tokens = self.rollouts.completion_ids[self.mask]
-        self.realised = realised_pushes(advantages, tokens, self.context[self.mask], self.probs)
         self.ideal = ideal_pushes(self.visits, self.probs, self.q) / count
+
+        # s_c of a context is that of its prompt
         labels, group = self.rollouts.group_ids.unique(return_inverse=True)
-        value = self.values.prompt.new_zeros(len(labels)).index_put((group,), self.values.prompt)
-        gains = expected_gain(rule, value.to(self.probs), size)
+        prompt_value = self.values.prompt.new_zeros(len(labels))
+        prompt_value = prompt_value.index_put((group,), self.values.prompt)  # (P,)
+        gains = expected_gain(rule, prompt_value.to(self.probs), group_size)
         self.gain = gains[group[self.home // self.mask.shape[1]]]  # (C,)
         return split_pushes(self.realised, self.ideal, self.gain)
 
@@ -268,41 +301,45 @@ class Pushes:
 
     def directions(self, pushes: list[Float[Tensor, "C V"]]) -> list[Float[Tensor, " D"]]:
         """Gradients sum_c J_c^T push_c by the trained weights, one for each set of pushes."""
-        weights, sums = list(self.weights.values()), [0.0] * len(pushes)
+        weights = list(self.weights.values())
+        length = self.mask.shape[1]
+        sums = [0.0] * len(pushes)
         for rows in passes(self.policy, self.rollouts):
-            here = torch.isin(self.home // self.mask.shape[1], rows)
-            places = self.home[here] - int(rows[0]) * self.mask.shape[1]
+            # each context pushes once, at its home; a pass holds whole rows in order
+            here = torch.isin(self.home // length, rows)
+            places = self.home[here] - int(rows[0]) * length
             with torch.enable_grad():
-                logits = self._logits(rows)
+                logits = self._logits(rows)  # (b, T, V)
             for i, push in enumerate(pushes):
-                cotangent = (
-                    torch.zeros_like(logits)
-                    .flatten(0, 1)
-                    .index_put((places,), push[here].to(logits))
-                )
-                cotangent = cotangent.view_as(logits)
+                cotangent = torch.zeros_like(logits).flatten(0, 1)
+                cotangent = cotangent.index_put((places,), push[here].to(logits))
                 parts = torch.autograd.grad(
-                    logits, weights, cotangent, retain_graph=True, materialize_grads=True
+                    logits,
+                    weights,
+                    cotangent.view_as(logits),
+                    retain_graph=True,
+                    materialize_grads=True,
                 )
                 sums[i] = sums[i] + torch.cat([part.flatten() for part in parts])
         return sums
 
     def changes(self, chosen: pd.DataFrame, direction: Float[Tensor, " D"]) -> np.ndarray:
-        """Directional derivative of the chosen tokens' log-probabilities (n,) along a direction of
-        the weights.
-        """
+        """Derivatives (n,) of the chosen tokens' log-probabilities along a direction."""
         sizes = [p.numel() for p in self.weights.values()]
         parts = zip(self.weights.items(), direction.split(sizes), strict=True)
         tangent = {name: part.view_as(p) for (name, p), part in parts}
         rollout, position = torch.tensor(chosen[["rollout", "position"]].to_numpy()).T
         change = torch.zeros(len(chosen), dtype=direction.dtype)
         for rows in passes(self.policy, self.rollouts, rollout.unique()):
-            places = torch.searchsorted(rows, rollout).clamp(max=len(rows) - 1)
-            here = rows[places] == rollout
+            # the chosen tokens of this pass: row of the pass and position, (n,) each
+            row = torch.searchsorted(rows, rollout).clamp(max=len(rows) - 1)
+            here = rows[row] == rollout
 
-            def logps(weights, rows=rows, places=places[here], at=position[here]):
-                call = lambda **inputs: functional_call(self.model, weights, kwargs=inputs)  # noqa: E731
-                return self._logits(rows, call)[places, at].log_softmax(-1)
+            def logps(weights, rows=rows, row=row[here], position=position[here]):
+                def call(**inputs):
+                    return functional_call(self.model, weights, kwargs=inputs)
+
+                return self._logits(rows, call)[row, position].log_softmax(-1)
 
             slopes = derivative(logps, self.weights, tangent)  # (n, V)
             tokens = self.rollouts.completion_ids[rollout[here], position[here]]
@@ -315,42 +352,45 @@ class Pushes:
         A change is the product <J^T score, J^T push> of what a token's score and the push there do
         to the weights.
         """
-        changes, weights = np.zeros((len(chosen), 3)), list(self.weights.values())
+        weights = list(self.weights.values())
+        changes = np.zeros((len(chosen), len(PUSH_PARTS)))
         for rollout, rows in chosen.reset_index(drop=True).groupby("rollout"):
-            at = torch.tensor(rows["position"].to_numpy())  # (n,)
-            context = self.context[rollout, at]
-            token = torch.nn.functional.one_hot(
-                self.rollouts.completion_ids[rollout, at], self.probs.shape[1]
-            )
+            position = torch.tensor(rows["position"].to_numpy())  # (n,)
+            context = self.context[rollout, position]
+            tokens = self.rollouts.completion_ids[rollout, position]
+            one_hot = torch.nn.functional.one_hot(tokens, self.probs.shape[1])
+            score = one_hot - self.probs[context]  # (n, V)
+            pushes = [getattr(parts, part)[context] for part in PUSH_PARTS]
+
+            # one batched backward pass takes J^T of all of them, each at its token's position
             with torch.enable_grad():
                 logits = self._logits(torch.tensor([rollout]))  # (1, T, V)
-            vectors = [
-                token - self.probs[context],
-                *(getattr(parts, part)[context] for part in PARTS),
-            ]
-            vectors = torch.stack(vectors).to(logits)  # (1 + 3, n, V)
-            cotangents = logits.new_zeros(*vectors.shape[:2], *logits.shape)
-            cotangents[:, torch.arange(len(at)), 0, at] = vectors
-            batched = torch.autograd.grad(
+            vectors = torch.stack([score, *pushes]).to(logits)  # (1 + 3, n, V)
+            cotangents = logits.new_zeros(*vectors.shape[:2], *logits.shape)  # (1 + 3, n, 1, T, V)
+            cotangents[:, torch.arange(len(position)), 0, position] = vectors
+            gradients = torch.autograd.grad(
                 logits, weights, cotangents.flatten(0, 1), is_grads_batched=True, allow_unused=True
             )
-            products = logits.new_zeros(3, len(at))
-            for gradient in batched:
-                if gradient is not None:
-                    first, *others = gradient.flatten(1).view(len(vectors), len(at), -1)
-                    products += torch.stack([(first * other).sum(1) for other in others])
+            products = logits.new_zeros(len(pushes), len(position))
+            for gradient in gradients:
+                # a weight that these logits do not depend on
+                if gradient is None:
+                    continue
+                of_score, *of_pushes = gradient.flatten(1).view(len(vectors), len(position), -1)
+                products += torch.stack([(of_score * of_push).sum(1) for of_push in of_pushes])
             changes[rows.index] = products.T.numpy()
         return changes
 
     def _logits(self, rows: Int[Tensor, " b"], call=None) -> Float[Tensor, "b T V"]:
-        return context_logits(
-            self.model, *(getattr(self.rollouts, name)[rows] for name in FIELDS), call=call
-        )
+        """Logits of the contexts of some rollouts' tokens."""
+        inputs = (getattr(self.rollouts, name)[rows] for name in FIELDS)
+        return context_logits(self.model, *inputs, call=call)
 
 
 def class_shares(tokens: pd.DataFrame) -> pd.DataFrame:
-    """Shares of each token class's squared change, and of all tokens': <part, change> / <change,
-    change>.
+    """Shares of each token class's squared change, and of all tokens' in a row "all".
+
+        <part, change> / <change, change>
 
     tokens: six parts, change, category and weight.  Columns: category, tokens, change_rms (nats per
     unit of learning rate), the six parts, signal, bias and noise of both places, coupling. NaN
@@ -359,76 +399,75 @@ def class_shares(tokens: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for category, part in [*tokens.groupby("category", sort=True), ("all", tokens)]:
         weighted = part["weight"] * part["change"]
-        total = (weighted * part["change"]).sum()
-        parts = part[list(SIX)].pow(2).mul(part["weight"], axis=0).to_numpy().sum()
-        # else all rewards of a group are alike, and what is left is rounding
-        moves = total > CANCELLED * parts
-        six = {name: (weighted * part[name]).sum() / total if moves else np.nan for name in SIX}
-        both = {name: six[f"own_{name}"] + six[f"coupled_{name}"] for name in PARTS}
-        coupling = sum(six[f"coupled_{name}"] for name in PARTS)
-        rms = float(np.sqrt(total / part["weight"].sum()))
-        rows.append(
-            {
-                "category": category,
-                "tokens": len(part),
-                "change_rms": rms,
-                **six,
-                **both,
-                "coupling": coupling,
-            }
-        )
+        square = (weighted * part["change"]).sum()
+        squares_of_parts = part[list(SIX_PARTS)].pow(2).mul(part["weight"], axis=0)
+        # where all rewards of a group are alike, what is left of the change is rounding
+        moves = square > _NO_MOVEMENT * squares_of_parts.to_numpy().sum()
+
+        six = dict.fromkeys(SIX_PARTS, np.nan)
+        if moves:
+            six = {name: (weighted * part[name]).sum() / square for name in SIX_PARTS}
+        both_places = {name: six[f"own_{name}"] + six[f"coupled_{name}"] for name in PUSH_PARTS}
+        row = {
+            "category": category,
+            "tokens": len(part),
+            "change_rms": float(np.sqrt(square / part["weight"].sum())),
+            **six,
+            **both_places,
+            "coupling": sum(six[f"coupled_{name}"] for name in PUSH_PARTS),
+        }
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _chosen(rollouts: Rollouts, tokens: int | None, seed: int) -> pd.DataFrame:
-    """The measured tokens: row of the token table, rollout, position, category, and how many each
-    stands for.
+def _chosen_tokens(rollouts: Rollouts, tokens: int | None, seed: int) -> pd.DataFrame:
+    """The measured tokens, in order.
+
+    Columns: row of the token table, rollout, position, category, and weight, how many tokens of its
+    class each stands for.
     """
     rollout, position = rollouts.completion_mask.bool().nonzero(as_tuple=True)
-    table = (
-        pd.DataFrame({"rollout": rollout.numpy(), "position": position.numpy()})
-        .rename_axis("row")
-        .reset_index()
-    )
-    known = (
-        [c for row in rollouts.categories for c in row]
-        if rollouts.categories
-        else [None] * len(table)
-    )
-    table["category"] = ["token" if category is None else category for category in known]
-    kept = table.sample(frac=1, random_state=seed)
+    table = pd.DataFrame({"rollout": rollout.numpy(), "position": position.numpy()})
+    table = table.rename_axis("row").reset_index()
+    if rollouts.categories:
+        categories = [category for row in rollouts.categories for category in row]
+    else:
+        categories = [None] * len(table)
+    # one class where nobody annotated
+    table["category"] = ["token" if category is None else category for category in categories]
+
+    chosen = table.sample(frac=1, random_state=seed)
     if tokens is not None:
-        kept = (
-            kept[kept["rollout"].isin(kept["rollout"].unique()[:tokens])]
-            .groupby("category")
-            .head(tokens)
-        )
-    weight = table["category"].value_counts() / kept["category"].value_counts()
-    return kept.assign(weight=kept["category"].map(weight)).sort_values("row")
+        few_rollouts = chosen["rollout"].unique()[:tokens]
+        chosen = chosen[chosen["rollout"].isin(few_rollouts)].groupby("category").head(tokens)
+    weight = table["category"].value_counts() / chosen["category"].value_counts()
+    return chosen.assign(weight=chosen["category"].map(weight)).sort_values("row")
 
 
-def _in_weights(
+def _update_shares(
     directions: dict[str, Tensor | None], scale: float, rollouts: int
 ) -> dict[str, float]:
-    """Shares of the update's squared length, cosines with the exact gradient, and the oracle's
-    rollouts.
-    """
+    """The field `update` of CreditRecovered; directions as there."""
+    exact = directions["exact"]
 
-    def cosine(a: Tensor) -> float:
-        return (
-            np.nan
-            if exact is None
-            else float(torch.nn.functional.cosine_similarity(a, exact, dim=0))
-        )
+    def cosine(direction: Tensor) -> float:
+        if exact is None:
+            return np.nan
+        return float(torch.nn.functional.cosine_similarity(direction, exact, dim=0))
 
-    total, exact = sum(directions[part] for part in PARTS), directions["exact"]
-    square, noise = float(total.square().sum()), float(directions["noise"].square().sum())
-    moves = square > CANCELLED * noise
-    update = {part: float(directions[part] @ total) / square if moves else np.nan for part in PARTS}
-    update["cosine"] = cosine(total) if moves else np.nan
-    update |= {
+    update = sum(directions[part] for part in PUSH_PARTS)  # (D,)
+    square = float(update.square().sum())
+    noise = float(directions["noise"].square().sum())
+    oracle_noise = float(directions["oracle_noise"].square().sum())
+    moves = square > _NO_MOVEMENT * noise
+    shares = dict.fromkeys(PUSH_PARTS, np.nan)
+    if moves:
+        shares = {part: float(directions[part] @ update) / square for part in PUSH_PARTS}
+    return {
+        **shares,
+        "cosine": cosine(update) if moves else np.nan,
         "expected_cosine": cosine(directions["signal"] + directions["bias"]),
         "norm": square**0.5,
+        # noise falls with the number of rollouts
+        "oracle_rollouts": rollouts * (scale**2 * oracle_noise / noise if noise else np.nan),
     }
-    ratio = scale**2 * float(directions["oracle_noise"].square().sum()) / noise if noise else np.nan
-    return update | {"oracle_rollouts": rollouts * ratio}

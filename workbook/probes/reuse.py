@@ -1,8 +1,14 @@
 """Reuse of one batch: its ratios over epochs, and what objectives then leave on shared tokens.
 
 After a first optimizer step a batch is off-policy: its ratios leave 1, and an objective weighs each
-rollout by them. Unequal weights in a group leave a part of the push on tokens that all of the group
-share; equal ones cancel it.
+rollout by them. Rollouts of one prompt have advantages that add up to 0, so a token that all of
+them share is pushed up as much as down, as long as their weights are equal. Unequal weights leave a
+part of that push, the *residual*:
+
+    |sum_i w_i A_i| / sum_i |w_i A_i|        over a group, at one shared place; 0 cancels, 1 adds up
+
+Three steps measure it: `reuse_path` takes the epochs, `token_weights` gives the weights that an
+objective then has, `left_on_shared` the residual of them.
 """
 
 import pandas as pd
@@ -15,17 +21,16 @@ from workbook.policies.models import private_copy
 from workbook.probes.step import update
 from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts
-from workbook.theory import weights as token_weights
+from workbook.rollouts.scoring import in_batches
 from workbook.theory.advantages import group_extreme, group_index, group_sum, shared_places
-from workbook.theory.choices import CLIPPINGS as BOUNDED
-from workbook.theory.choices import TRANSFORMS
-from workbook.theory.weights import cancellation_residual
+from workbook.theory.choices import CLIPPINGS, TRANSFORMS
+from workbook.theory.weights import cancellation_residual, objective_weights
 from workbook.training.optimizers import optimizer_of
 
-CLIPPINGS = ("none", *BOUNDED)
-EQUAL = "equal weights"  # the name of an objective that weighs all rollouts the same
+EQUAL_WEIGHTS = "equal weights"  # the name of an objective that weighs all rollouts the same
 
 
+@in_batches
 def reuse_path(
     policy,
     rollouts: Rollouts,
@@ -34,23 +39,27 @@ def reuse_path(
     optimizer: str = "adamw",
     minibatches: int = 2,
 ) -> Float[Tensor, "times1 B T"]:
-    """Log-probabilities of a batch before and after each epoch on it, in nats; the policy stays as
-    it was.
+    """Log-probabilities of a batch before and after each epoch on it, in nats.
 
     An epoch: one optimizer step is taken on each of `minibatches` parts, whole groups in order, all
-    ratios taken as 1.
+    ratios taken as 1. A copy takes the steps; the policy stays as it was.
 
-    Raises ValueError if the groups can't be divided so, or a part pushes nothing.
+    times: epochs.  Raises ValueError if the groups can't be divided so, or a part pushes nothing.
     """
     groups = rollouts.group_ids.unique()
     if minibatches < 1 or len(groups) % minibatches:
         raise InvalidValue(
             "minibatches", minibatches, f"a divisor of the {len(groups)} groups of these rollouts"
         )
-    halves = groups.split(len(groups) // minibatches)
-    parts = [rollouts.select(torch.isin(rollouts.group_ids, chosen)) for chosen in halves]
+    parts = [
+        rollouts.select(torch.isin(rollouts.group_ids, groups_of_part))
+        for groups_of_part in groups.split(len(groups) // minibatches)
+    ]
+
     mine = private_copy(policy)
-    stepper, path = optimizer_of(mine, optimizer, lr), [logps(mine, rollouts)]
+    # one optimizer over all epochs: its moments go on
+    stepper = optimizer_of(mine, optimizer, lr)
+    path = [logps(mine, rollouts)]
     for _ in progress(range(times), "epochs on the batch"):
         for part in parts:
             update(mine, part, stepper)
@@ -58,7 +67,7 @@ def reuse_path(
     return torch.stack(path)
 
 
-def objective_weights(
+def token_weights(
     rollouts: Rollouts,
     now: Float[Tensor, "B T"],
     level: str = "token",
@@ -66,25 +75,24 @@ def objective_weights(
     epsilon: float = 0.2,
     transform: str = "none",
 ) -> Float[Tensor, "B T"]:
-    """The weight of each token under an objective, as CancellationTrainer gives it, before the
-    loss's normalizer.
+    """Weight of each token of the rollouts under an objective, before the loss's normalizer.
+
+    The weights are those of `theory.weights.objective_weights`, as CancellationTrainer gives
+    them.
 
     now: log-probabilities of the policy that is being trained; the rollouts' own are those of the
-    policy that sampled. level, clipping, epsilon: as in `surrogate_weights`; clipping "none" leaves
-    ratios free.  transform: "none" or one of TRANSFORMS; it sees ratios held inside the clip range,
-    by either clipping.  Shapes (B, T).
+    policy that sampled.  level, clipping, epsilon: as in `surrogate_weights`; clipping "none"
+    leaves ratios free.  transform: "none" or one of TRANSFORMS; it sees ratios held inside the clip
+    range, by either clipping.  Shapes (B, T).
     """
-    require_one_of("clipping", clipping, CLIPPINGS)
+    require_one_of("clipping", clipping, ("none", *CLIPPINGS))
     require_one_of("transform", transform, ("none", *TRANSFORMS))
-    batch = (
+    return objective_weights(
         now,
         rollouts.old_logps,
         rollouts.completion_mask.bool(),
         rollouts.advantages,
         rollouts.group_ids,
-    )
-    return token_weights.objective_weights(
-        *batch,
         level,
         clip=None if clipping == "none" else (epsilon, epsilon),
         clipping="symmetric" if clipping == "symmetric" else "asymmetric",
@@ -92,14 +100,11 @@ def objective_weights(
     )
 
 
-def shared_tokens(rollouts: Rollouts) -> pd.DataFrame:
-    """The token table with a column shared: whether all of the group has this token at this
-    position.
-    """
+def position_shared_tokens(rollouts: Rollouts) -> pd.DataFrame:
+    """The token table with a column shared: all of the group has this token at this position."""
     shared = shared_places(rollouts.completion_ids, rollouts.completion_mask, rollouts.group_ids)
-    return rollouts.token_table().assign(
-        shared=shared[rollouts.completion_mask.bool()].cpu().numpy()
-    )
+    alive = rollouts.completion_mask.bool()
+    return rollouts.token_table().assign(shared=shared[alive].cpu().numpy())
 
 
 def left_on_shared(rollouts: Rollouts, weights: Float[Tensor, "B T"]) -> pd.DataFrame:
@@ -109,23 +114,29 @@ def left_on_shared(rollouts: Rollouts, weights: Float[Tensor, "B T"]) -> pd.Data
     shared places (0 cancels, 1 adds up); silent, the share of shared tokens with weight 0; own, the
     size of the group's pushes |w A| on the tokens it does not share, relative to weights of 1.
     """
-    mask, advantages = rollouts.completion_mask.bool(), rollouts.advantages[:, None]
+    mask = rollouts.completion_mask.bool()
+    advantages = rollouts.advantages[:, None]
+    index = group_index(rollouts.group_ids, len(rollouts))
     shared = shared_places(rollouts.completion_ids, rollouts.completion_mask, rollouts.group_ids)
-    own, index = mask & ~shared, group_index(rollouts.group_ids, len(rollouts))
-    places = group_extreme(shared.long(), *index, "amax")  # (groups, T)
-    residual = (
-        cancellation_residual(weights, rollouts.advantages, rollouts.group_ids) * places
-    ).sum(1)
+    specific = mask & ~shared
 
     def total(values: Tensor) -> Tensor:
+        """Sum over each group's tokens, (groups,)."""
         return group_sum(values.double().sum(1), *index)
 
-    usual = total(advantages.abs() * own)
+    # (groups, T): 1 at the group's shared places
+    places = group_extreme(shared.long(), *index, "amax")
+    residual = cancellation_residual(
+        weights, rollouts.advantages, rollouts.group_ids
+    )  # (groups, T)
+    pushed_at_weight_1 = total(advantages.abs() * specific)
     columns = {
         "group": rollouts.group_ids.unique(),
-        "residual": residual / places.sum(1),
+        "residual": (residual * places).sum(1) / places.sum(1),
         "silent": total((weights == 0) & shared) / total(shared),
-        "own": total((weights * advantages).abs() * own) / usual,
+        "own": total((weights * advantages).abs() * specific) / pushed_at_weight_1,
     }
     table = pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
-    return table[((usual > 0) & (places.sum(1) > 0)).cpu().numpy()].reset_index(drop=True)
+    # a group of equal rewards pushes nothing, one without a shared place has no residual
+    measured = (pushed_at_weight_1 > 0) & (places.sum(1) > 0)
+    return table[measured.cpu().numpy()].reset_index(drop=True)

@@ -13,8 +13,8 @@ import torch
 
 from workbook.chapters.batching.toy import CUT_MENU, NAMES
 from workbook.messages import progress, show_partial
-from workbook.probes.minibatches import clipped_sgd, split_minibatches, walk
-from workbook.probes.recovered import PARTS, exact_gradient
+from workbook.probes.minibatches import clipped_sgd, minibatch_displacement, split_minibatches
+from workbook.probes.recovered import PUSH_PARTS, exact_gradient
 from workbook.probes.step import matched_lr
 from workbook.probes.values import exact_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
@@ -198,7 +198,8 @@ def cut_parts(
     for name in progress(cuts, "cuts"):
         split = split_minibatches(policy, rollouts, values, cuts[name], perfect)
         rows += [
-            (name, PART_OF[part], order.index(part), split[part], split["cosine"]) for part in PARTS
+            (name, PART_OF[part], order.index(part), split[part], split["cosine"])
+            for part in PUSH_PARTS
         ]
     return pd.DataFrame(rows, columns=["category", "part", "order", "share", "size"])
 
@@ -270,9 +271,11 @@ def measure_walks(
     ]
     for name, make, factor in progress(pairs, "walks"):
         lr = factor * largest[rates_of[name]]
-        end = walk(exact, rollouts, orders[first], minibatches, make, lr)
+        end = minibatch_displacement(exact, rollouts, orders[first], minibatches, make, lr)
         for change, order in ways.items():
-            apart = float((walk(exact, rollouts, order, minibatches, make, lr) - end).norm())
+            apart = float(
+                (minibatch_displacement(exact, rollouts, order, minibatches, make, lr) - end).norm()
+            )
             rows[change].append((name, factor, apart, apart / float(end.norm())))
         show_partial(**{change: _distances(walked) for change, walked in rows.items()})
     return {change: _distances(walked) for change, walked in rows.items()}

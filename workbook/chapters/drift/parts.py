@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbook.probes.recovered import Pushes, measure_parts, rule_advantages
-from workbook.probes.reuse import EQUAL, objective_weights
+from workbook.probes.reuse import EQUAL_WEIGHTS, token_weights
 from workbook.probes.values import exact_values
 from workbook.rollouts.sample import Rollouts
 from workbook.theory.decomposition import PushParts, realised_pushes
@@ -14,7 +14,7 @@ from workbook.views.charts import parts_table
 RULE = "grpo"
 PARTS_TOKENS = 32  # measured of each class
 AT_REUSE = {  # level, clipping, epsilon, transform
-    EQUAL: ("token", "none", 0.2, "none"),
+    EQUAL_WEIGHTS: ("token", "none", 0.2, "none"),
     "PPO: token ratios, clip 0.2": ("token", "asymmetric", 0.2, "none"),
     "sequence ratio, no clip": ("sequence", "none", 0.03, "none"),
     "GSPO: sequence ratio, clip 0.03": ("sequence", "asymmetric", 0.03, "none"),
@@ -46,9 +46,9 @@ def parts_at_reuse(
     advantages = rule_advantages(policy, rollouts, RULE, pushes.values, 0)[mask] / len(rollouts)
     tokens, context = rollouts.completion_ids[mask], pushes.context[mask]
     for name, settings in AT_REUSE.items():
-        weights = objective_weights(rollouts, path[0] if name == EQUAL else path[times], *settings)[
-            mask
-        ].to(advantages)
+        weights = token_weights(
+            rollouts, path[0] if name == EQUAL_WEIGHTS else path[times], *settings
+        )[mask].to(advantages)
         equal = float((weights * advantages.square()).sum() / advantages.square().sum())
         unequal = realised_pushes((weights - equal) * advantages, tokens, context, pushes.probs)
         scaled = [equal * part for part in (split.signal, split.bias, split.noise)]
@@ -57,7 +57,7 @@ def parts_at_reuse(
         table = parts_table(shares[shares["category"].isin(PANELS)]).drop(columns="size")
         tables.append(table.assign(panel=table["category"], category=name))
     table = pd.concat(tables, ignore_index=True)
-    base = table[table["category"] == EQUAL].groupby("panel")["change_rms"].first()
+    base = table[table["category"] == EQUAL_WEIGHTS].groupby("panel")["change_rms"].first()
     share = table["share"] * (table["change_rms"] / table["panel"].map(base)) ** 2
     table = table.assign(share=share, panel=table["panel"].map(PANELS))
     return table[["panel", "category", "part", "order", "share"]]

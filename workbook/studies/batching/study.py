@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pandas as pd
 import torch
 
-from workbook.probes.minibatches import cancelled_in_steps, gradient_gram, shared_words
+from workbook.probes.minibatches import cancelled_in_steps, gradient_gram, sign_shared_words
 from workbook.probes.readings import Readings
 from workbook.studies.bench import UNITS, Bench
 from workbook.studies.record import load_measured
@@ -195,7 +195,7 @@ def minibatches_study(bench: Bench) -> dict[str, pd.DataFrame]:
     and tokens.
     """
     rollouts, rows = bench.rollouts, []
-    for tokens, chosen in {"all": None, "shared": shared_words(rollouts)}.items():
+    for tokens, chosen in {"all": None, "shared": sign_shared_words(rollouts)}.items():
         gram = gradient_gram(bench.policy, rollouts, chosen)
         for strategy in STRATEGIES:
             generator = torch.Generator().manual_seed(bench.seed)

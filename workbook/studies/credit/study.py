@@ -15,8 +15,15 @@ import torch
 from workbook.messages import progress
 from workbook.policies.models import private_copy
 from workbook.probes.step import matched_lr, update
-from workbook.probes.value_gaps import CELLS, SMALL_NATS, rms_change, step_gaps
-from workbook.probes.values import Pool, cell_gap, exact_pool, pool_change
+from workbook.probes.value_gaps import (
+    CELLS,
+    SMALL_NATS,
+    cell_gap,
+    pool_change,
+    rms_dlogp,
+    step_gaps,
+)
+from workbook.probes.values import ValuedTokens, exact_pool
 from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
@@ -123,7 +130,7 @@ def parts_of(
     return [rollouts.select(torch.tensor(np.sort(np.concatenate(rows)))) for rows in taken]
 
 
-def gaps_after(policy, part: Rollouts, pools: dict[str, Pool], lr: float) -> list[dict]:
+def gaps_after(policy, part: Rollouts, pools: dict[str, ValuedTokens], lr: float) -> list[dict]:
     """Gaps after one step on a part, in the pool of its own prompts and in that of held-out ones."""
     mine, table = pools["training"]
     rows = torch.isin(mine.group_ids, part.group_ids).nonzero().squeeze(1)
@@ -140,7 +147,7 @@ def gaps_after(policy, part: Rollouts, pools: dict[str, Pool], lr: float) -> lis
             "pool": name,
             "matched": matched,
             "gap": cell_gap(table, CELLS[matched]),
-            "rms": rms_change(table),
+            "rms": rms_dlogp(table),
         }
         for name, table in moved.items()
         for matched in ("prompt", "position")
@@ -148,7 +155,7 @@ def gaps_after(policy, part: Rollouts, pools: dict[str, Pool], lr: float) -> lis
 
 
 def repeated_gaps(
-    policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, steps: int
+    policy, rollouts: Rollouts, pools: dict[str, ValuedTokens], lr: float, steps: int
 ) -> pd.DataFrame:
     """H9: gaps after each of some steps on one batch, changes being counted from the start.
 
@@ -171,5 +178,5 @@ def repeated_gaps(
                     "gap": cell_gap(table, CELLS[matched]),
                     "weighted": weighted,
                 }
-                rows.append({"step": step, "pool": name, **gap, "rms": rms_change(table)})
+                rows.append({"step": step, "pool": name, **gap, "rms": rms_dlogp(table)})
     return pd.DataFrame(rows)

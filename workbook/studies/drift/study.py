@@ -41,9 +41,10 @@ from workbook.probes.energy import (
     shared_gradient,
     token_energy,
 )
-from workbook.probes.reuse import EQUAL, objective_weights
+from workbook.probes.reuse import EQUAL_WEIGHTS, token_weights
 from workbook.probes.step import MOVED, logp_change, matched_lr, output_layer_step, update
-from workbook.probes.values import cell_gap, exact_pool
+from workbook.probes.value_gaps import cell_gap
+from workbook.probes.values import exact_pool
 from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
@@ -207,7 +208,7 @@ def objective_residuals(
 
     rows = [
         (
-            EQUAL,
+            EQUAL_WEIGHTS,
             residual_by_energy(rollouts, equal, energy, shared),
             0.0,
             by_gradient(equal, policy),
@@ -225,7 +226,7 @@ def objective_residuals(
     now = logps(mine, rollouts)
     drift = float((now - rollouts.old_logps)[alive].square().mean().sqrt())
     for name, objective in OBJECTIVES.items():
-        weights = objective_weights(rollouts, now, *objective)
+        weights = token_weights(rollouts, now, *objective)
         stopped = float((energy * shared * (weights == 0)).sum() / (energy * shared).sum())
         own = by_gradient(weights, mine) if name in BY_GRADIENT else float("nan")
         rows.append(

@@ -31,8 +31,8 @@ from workbook.probes.cancellation import PARTS, PushRows, prompt_rows
 from workbook.probes.dose import flip_rates
 from workbook.probes.pair_mass import pair_sums
 from workbook.probes.step import MOVED
-from workbook.probes.value_gaps import CELLS
-from workbook.probes.values import cell_gap, token_values
+from workbook.probes.value_gaps import CELLS, cell_gap
+from workbook.probes.values import token_values
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.cancelled.study import BY, DRAWS, PERMUTATIONS, powers, prompts_curve

@@ -25,7 +25,7 @@ from torch import Tensor
 from workbook.app.half_way import LOWER, PLAIN, own_rates
 from workbook.policies.load import load_policy
 from workbook.policies.tuned import on_q_and_v
-from workbook.probes.readings import TRIES, Readings
+from workbook.probes.readings import PASS_TRIES, Readings
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.record import load_measured
@@ -66,8 +66,7 @@ SIZES = {"smollm2:sums": Sizes(), "smollm2:ramble": Sizes((PLAIN, LENGTH))}
 
 
 class SampledReadings(Readings):
-    """Readings of a task of which nobody knows exact values: TRIES completions of each held-out
-    prompt.
+    """Readings of a task without exact values: PASS_TRIES completions of each held-out prompt.
 
     value: mean reward.  pass_at_8: share of prompts with a right one among the eight.  entropy:
     mean over their tokens, nats; length, right_length, wrong_length: mean tokens of completions, of
@@ -83,17 +82,20 @@ class SampledReadings(Readings):
     def now(self, policy) -> dict[str, float]:
         """The readings of a later policy."""
         self.rollouts = sampled = sample_rollouts(
-            policy, self.task, self.rows, TRIES, self.seed, self.longest
+            policy, self.task, self.rows, PASS_TRIES, self.seed, self.longest
         )
         lengths, right = sampled.completion_mask.sum(1).float(), sampled.rewards > 0
-        read = {"pass_at_8": right.view(-1, TRIES).any(1).float().mean(), "length": lengths.mean()}
+        read = {
+            "pass_at_8": right.view(-1, PASS_TRIES).any(1).float().mean(),
+            "length": lengths.mean(),
+        }
         read |= {"right_length": lengths[right].mean(), "wrong_length": lengths[~right].mean()}
         read |= {"entropy": sampled.entropies[sampled.completion_mask.bool()].mean()}
         return super().now(policy) | {name: float(number) for name, number in read.items()}
 
     def values(self, policy) -> Float[Tensor, " P"]:
         """Mean reward of each held-out prompt."""
-        return self.rollouts.rewards.view(-1, TRIES).mean(1)
+        return self.rollouts.rewards.view(-1, PASS_TRIES).mean(1)
 
 
 def trained(

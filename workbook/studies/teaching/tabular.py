@@ -13,10 +13,9 @@ import torch
 from jaxtyping import Float, Int
 
 from workbook.probes.cancellation import kinds
-from workbook.probes.chain_values import context_logits
 from workbook.probes.directions import Along
 from workbook.probes.values import exact_values
-from workbook.rollouts.likelihood import FIELDS
+from workbook.rollouts.likelihood import FIELDS, context_logits
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.teaching.pairs import cell_correlation
