@@ -25,7 +25,7 @@ from workbook.studies.language import claims, study, training
 from workbook.studies.record import NotMeasured
 from workbook.studies.storage import read_manifest
 from workbook.tasks import get_task
-from workbook.tasks.sums import CLASSES, Sums
+from workbook.tasks.sums import WORD_CLASSES, Sums
 
 SUMS, RAMBLE = "smollm2:sums", "smollm2:ramble"
 
@@ -120,7 +120,7 @@ def script(tmp_path_factory):
     folder, patch = tmp_path_factory.mktemp("smollm2"), pytest.MonkeyPatch()
     words = ["<|im_end|>", "+", "=", " =", " +", " ", ".", ",", *"0123456789"]
     # in one order in every process
-    words += [*(f" {word}" for word in sorted(CLASSES["style"])), " the"]
+    words += [*(f" {word}" for word in sorted(WORD_CLASSES["style"])), " the"]
     raw = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, unk_token="."))
     raw.pre_tokenizer = pre_tokenizers.Split(Regex(" ?[A-Za-z]+| [+=]|."), "isolated")
     raw.decoder = decoders.Fuse()

@@ -1,5 +1,6 @@
-"""Tasks: prompts, answers and verifying rewards, from the bundled worlds to any data set;
-`get_task` by name.
+"""Tasks: prompts, answers and rewards that verify; `get_task` by name.
+
+They range from worlds in which every token's credit is known to any data set.
 """
 
 from workbook.places import lazy_names
