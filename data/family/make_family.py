@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from workbook.places import file_hash
 from workbook.policies.family import Member, committed_file
 from workbook.policies.models import seeded
-from workbook.policies.small import make_model, make_tokenizer, packed, unpacked
+from workbook.policies.small import from_int8, make_model, make_tokenizer, to_int8
 from workbook.studies.making import MEASURED_PROMPTS, measure, train_supervised
 
 HERE = Path(__file__).parent
@@ -34,8 +34,8 @@ def made(member: Member, role: str) -> dict:
     with seeded(member.seed, torch.device("cpu")):
         model = make_model(tokenizer)
         train_supervised(model, tokenizer, member.task, member.sft_steps, seed=member.seed)
-        stored = packed(model.state_dict())
-        model.load_state_dict(unpacked(stored))
+        stored = to_int8(model.state_dict())
+        model.load_state_dict(from_int8(stored))
         measured = measure(model.eval(), tokenizer, member.task, MEASURED_PROMPTS, member.seed)
     measured = {name: round(x, 4) for name, x in measured.items()}
     if measured["reward"] < MIN_REWARD or measured["greedy"] < MIN_GREEDY:

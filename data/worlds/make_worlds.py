@@ -25,7 +25,7 @@ from workbook.places import file_hash
 from workbook.policies.family import committed_seeds
 from workbook.policies.load import Policy, load_policy
 from workbook.policies.models import seeded
-from workbook.policies.small import make_model, make_tokenizer, packed, unpacked
+from workbook.policies.small import from_int8, make_model, make_tokenizer, to_int8
 from workbook.policies.worlds import world_file, world_seeds
 from workbook.probes.policy_report import GROUP_SIZE, GROUPS, PROMPTS, describe_start
 from workbook.studies.making import EVAL_SEED, learn, train_supervised
@@ -54,8 +54,8 @@ def trained(world: World, seed: int) -> tuple[Policy, dict[str, torch.Tensor]]:
             seed,
             right_first=0.0,
         )
-    stored = packed(model.state_dict())
-    model.load_state_dict(unpacked(stored))
+    stored = to_int8(model.state_dict())
+    model.load_state_dict(from_int8(stored))
     return Policy(model.eval(), tokenizer, {}), stored
 
 

@@ -27,7 +27,7 @@ from workbook.policies.family import (
 )
 from workbook.policies.load import check_name, locate
 from workbook.policies.packaged import RECORD
-from workbook.policies.small import unpacked
+from workbook.policies.small import from_int8
 from workbook.studies import Bench, making
 from workbook.studies.bench import UNITS
 from workbook.studies.making import make_member
@@ -264,7 +264,7 @@ def test_committed_policies_are_the_units_and_have_learned_enough(cache):
     seed = seeds["tuning"][0]
     policy, stored = (
         load_policy(Member(seed).name),
-        unpacked(load_file(committed_file(Member(seed)))),
+        from_int8(load_file(committed_file(Member(seed)))),
     )
     assert all(
         torch.equal(weights, stored[name]) for name, weights in policy.model.state_dict().items()

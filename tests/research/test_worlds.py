@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from workbook.places import data_path, file_hash
 from workbook.policies import load_policy, worlds
-from workbook.policies.small import unpacked
+from workbook.policies.small import from_int8
 from workbook.policies.worlds import policy_folder, world_file, world_seeds
 from workbook.probes import policy_report as start
 from workbook.studies import Bench
@@ -112,7 +112,7 @@ def test_worlds_of_another_reward_share_policies_and_describe_them_anew(small):
         assert one["start"]["value"] > 1e-4
     policy, stored = (
         load_policy("world:deaf,seed=2"),
-        unpacked(load_file(small / "data/little/seed=2.safetensors")),
+        from_int8(load_file(small / "data/little/seed=2.safetensors")),
     )
     assert all(
         torch.equal(weights, stored[name]) for name, weights in policy.model.state_dict().items()

@@ -1,6 +1,4 @@
-"""Models and their tokenizers: loaded by name, in 4 bits, with an adapter; from a hub, a folder or
-a package.
-"""
+"""Models and their tokenizers: from a hub, a folder or a package; in 4 bits, with adapters."""
 
 from workbook.places import lazy_names
 

@@ -3,9 +3,11 @@
     load_policy("family:seed=3")                a committed one: the same weights everywhere
     load_policy("family:seed=3,alphabets=4")    its prompts are spread over 4 private alphabets
 
-data/family holds the policies that studies take as units, and some for tuning, in 8 bits. A member
-with other dials is trained by a command (`workbook.studies.making`), never by loading it. All lie
-in the user's cache folder, below family/.
+A statement about policies needs several of them. data/family holds those that studies take as
+units, and some for tuning, in 8 bits: they differ in the seed of their supervised training. Members
+with other dials are for questions about a cause: two members differ in that dial alone. They are
+trained by a command (`workbook.studies.making`), never by loading one. All lie in the user's cache
+folder, below family/.
 """
 
 import json
@@ -21,23 +23,32 @@ from workbook.policies.small import unpack_policy
 from workbook.tasks.chain import Chain
 from workbook.tasks.task import positive_int
 
-FAMILY = "family:"  # how members' names begin
+# how members' names begin
+FAMILY = "family:"
 # seed=K.safetensors, one of other dials, and members.json: what each is
 COMMITTED = data_path("family")
-RECIPE = 2  # counted up when training changes, so that a cached member of an older one is made anew
-NUMBER = r"[0-9]{1,10}|[0-9]{0,3}\.[0-9]{1,20}"  # a dial's value in a name
-LIMITS = {"seed": (0, 2**31 - 1), "alphabets": (1, 256), "width": (8, 1024), "operands": (2, 12)}
-LIMITS |= {"sft_steps": (2, 100_000)}
+# counted up when training changes, so that a cached member of an older one is made anew
+RECIPE = 2
+# a dial's value in a name
+NUMBER = r"[0-9]{1,10}|[0-9]{0,3}\.[0-9]{1,20}"
+LIMITS = {
+    "seed": (0, 2**31 - 1),
+    "alphabets": (1, 256),
+    "width": (8, 1024),
+    "operands": (2, 12),
+    "sft_steps": (2, 100_000),
+}
 
 
 @dataclass(frozen=True)
 class Member:
-    """One policy of the family: the seed of its supervised training, and dials that say what it was
-    trained on.
+    """One policy of the family: a seed of supervised training, and dials.
 
-    alphabets, confidence, operands: of its task (`workbook.tasks.chain`). width: of the residual
-    stream. sft_steps: of the supervised training, 64 demonstrations each. Raises ValueError naming
-    the dial that is out of range.
+    alphabets, confidence, operands: of its task (`workbook.tasks.chain`).
+    width: of the residual stream.
+    sft_steps: of the supervised training, 64 demonstrations each.
+
+    Raises ValueError naming the dial that is out of range.
 
     >>> Member(3, confidence=0.8).name, Member(3).name
     ('family:seed=3,confidence=0.8', 'family:seed=3')
@@ -57,15 +68,15 @@ class Member:
             raise InvalidValue(
                 "width", self.width, "a multiple of 8: of 4 heads of an even width each"
             )
-        self.task  # noqa: B018, which checks confidence
+        # the task checks confidence
+        self.task  # noqa: B018
 
     @property
     def name(self) -> str:
         """The name that `load_policy` knows it by; dials at their default are left out."""
         dials = {dial: getattr(self, dial) for dial in DEFAULTS}
-        return FAMILY + ",".join(
-            f"{dial}={_digits(value)}" for dial, value in dials.items() if value != DEFAULTS[dial]
-        )
+        changed = {dial: value for dial, value in dials.items() if value != DEFAULTS[dial]}
+        return FAMILY + ",".join(f"{dial}={_digits(value)}" for dial, value in changed.items())
 
     @property
     def task_options(self) -> dict:
@@ -82,9 +93,7 @@ class Member:
 
     @property
     def base(self) -> "Member":
-        """The member that its training starts from: the same without private alphabets and with
-        full confidence.
-        """
+        """The member that its training starts from: one alphabet, full confidence."""
         return replace(self, alphabets=1, confidence=1.0)
 
 
@@ -101,7 +110,9 @@ def _digits(number: float) -> str:
 
 
 def member_of(name: str) -> Member:
-    """Return the member of a name.
+    """The member of a name.
+
+    Raises ValueError for a name of none.
 
     >>> member_of("family:confidence=0.8,seed=3")
     Member(seed=3, alphabets=1, confidence=0.8, width=64, operands=5, sft_steps=600)
@@ -124,11 +135,13 @@ def member_of(name: str) -> Member:
 
 
 def member_folder(member: Member) -> Path:
-    """Return the folder of a member that is committed or was made; ValueError, naming the command
-    that makes it, for any other.
+    """The folder of a member that is committed or was made.
+
+    Raises ValueError, naming the command that makes it, for any other.
     """
-    target = cached_folder(member)
-    if (file := committed_file(member)).exists():
+    target = cached_member(member)
+    file = committed_file(member)
+    if file.exists():
         facts = {"made_by": "data/family/make_family.py", "member": member.name}
         length = max(64, member.task.longest)
         return unpack_policy(file, target, member.task, member.width, length, facts)
@@ -140,14 +153,17 @@ def member_folder(member: Member) -> Path:
     return target
 
 
-def cached_folder(member: Member) -> Path:
+def cached_member(member: Member) -> Path:
     """Where a member lies in the user's cache, or would."""
     return cache_folder() / "family" / member.name.removeprefix(FAMILY)
 
 
 def was_made(folder: Path) -> bool:
     """Whether a folder holds a whole member that was trained by the present recipe."""
-    return is_whole(folder) and json.loads((folder / RECORD).read_text()).get("recipe") == RECIPE
+    if not is_whole(folder):
+        return False
+    record = json.loads((folder / RECORD).read_text())
+    return record.get("recipe") == RECIPE
 
 
 def committed_file(member: Member) -> Path:

@@ -1,14 +1,14 @@
-"""Policies: a causal language model, its tokenizer and where both came from, loaded the same way
-whatever their size.
+"""Policies: a causal language model, its tokenizer, and where both came from.
 
-What `load_policy` refuses to leave to chance, beside a plain `from_pretrained`:
+`load_policy` loads a toy of 136 thousand weights and a model of billions in 4 bits the same way:
+find the folder, read model and tokenizer, put adapters in, try it on a few tokens. It differs from
+a plain `from_pretrained` in what it refuses to leave to chance:
 
 - the dtype follows the device's capability, and provenance says why (`choose_dtype`);
 - weights that are trained are float32, adapters included (`recast_adapters`): summed in bfloat16,
-opposing gradients
-  cancel by rounding, and small updates do not move a weight at all;
+  opposing gradients cancel by rounding, and small updates do not move a weight at all;
 - on a CPU no forward pass repacks NF4 weights, which would silently cut every LoRA gradient
-(`policies.models`);
+  (`policies.models`);
 - only safetensors are read, all weights must be there, and no code that comes with a model is run;
 - a model that cannot be computed, or that looks ahead, is refused by a trial on a few tokens.
 """
@@ -33,17 +33,28 @@ from workbook.policies.models import as_device, as_dtype, padding_error, prepare
 from workbook.policies.packaged import PACKAGED, RECORD, TUNED
 
 BUNDLED = data_path("bundled")
-HUB_TIMEOUT_S = 4.0  # until the hub counts as unreachable
+# until the hub counts as unreachable
+HUB_TIMEOUT_S = 4.0
 HUB_ID = r"[\w-][\w.-]*(/[\w-][\w.-]*)?"
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 TRUSTED = {"local_files_only": True, "trust_remote_code": False}
 # what transformers, peft and bitsandbytes raise for models that they cannot read, adapt or compute
 UNFIT = (
-    OSError, ValueError, KeyError, AttributeError, TypeError, IndexError, RuntimeError, ImportError, AssertionError,
+    OSError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    TypeError,
+    IndexError,
+    RuntimeError,
+    ImportError,
+    AssertionError,
     SafetensorError,
-)  # fmt: skip
-MAX_MESSAGE = 140  # characters of another package's
-INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
+)
+# characters of another package's message
+MAX_MESSAGE = 140
+INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
 ALTERNATIVES = (
     'the policies that need no hub are "bundled", "smollm2-135m", "gemma3-270m" and any local'
     " folder"
@@ -52,8 +63,9 @@ ALTERNATIVES = (
 
 @dataclass(frozen=True)
 class Policy:
-    """A model, its tokenizer and provenance: name, source, sha256, dtype and its reason, device,
-    quantization, lora.
+    """A model, its tokenizer, and where both came from.
+
+    provenance: name, source, origin, sha256, dtype and its reason, device, quantization, lora.
     """
 
     model: nn.Module
@@ -62,12 +74,12 @@ class Policy:
 
 
 def recast_adapters(model: nn.Module) -> nn.Module:
-    """Put every trainable LoRA parameter into float32, in place, and return the model; a second
-    call changes nothing.
+    """Put every trainable LoRA parameter into float32, in place, and return the model.
 
     TRL's trainers cast adapters on a quantized base to bfloat16, where a weight of 0.02 ignores
     updates below 6e-5 (half the spacing of bfloat16 there) and opposing gradients cancel by
-    rounding. Call this once the trainer is built and before its optimizer is.
+    rounding. Call this once the trainer is built and before its optimizer is; a second call changes
+    nothing.
     """
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and "lora_" in name and parameter.dtype != torch.float32:
@@ -76,16 +88,23 @@ def recast_adapters(model: nn.Module) -> nn.Module:
 
 
 def load_policy(
-    name: str | Path, quantization: str | None = None, lora=None,
-    dtype: str | torch.dtype = "auto", device: str | torch.device | None = None, seed: int = 0,
-) -> Policy:  # fmt: skip
-    """Load a policy: name is "bundled", one of PACKAGED, of "family:", "world:" or "smollm2:", a
-    folder, or a hub id.
+    name: str | Path,
+    quantization: str | None = None,
+    lora=None,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device | None = None,
+    seed: int = 0,
+) -> Policy:
+    """Load a policy, in eval mode.
 
-    quantization is None or "nf4" (bitsandbytes, double quantization, on cpu or cuda; without lora
-    it serves inference). lora is None, a rank (adapters on every linear layer but the output head,
-    alpha = 2 * rank, no dropout) or a peft LoraConfig; its adapters are float32, drawn from seed.
-    dtype "auto" is choose_dtype's. The model comes in eval mode.
+    name: "bundled", one of PACKAGED, a name that begins with "family:", "world:" or "smollm2:", a
+    folder, or a hub id.
+    quantization: None or "nf4" (bitsandbytes, double quantization, on cpu or cuda; without lora it
+    serves inference).
+    lora: None, a rank (adapters on every linear layer but the output head, alpha = 2 * rank, no
+    dropout) or a peft LoraConfig; its adapters are float32, drawn from seed.
+    dtype: "auto" is `choose_dtype`'s.
+    device: None is the best at hand.
 
     Raises ValueError for a name, quantization, lora, dtype or device that cannot be, or not for
     this model, and ConnectionError for a hub that cannot be reached, after a few seconds.
@@ -93,28 +112,33 @@ def load_policy(
     require_one_of("quantization", quantization, (None, "nf4"))
     if quantization:
         require("bitsandbytes")
-    asked = {"quantization": quantization, "lora": lora if isinstance(lora, int) else None}
-    lora = _lora_config(lora)
+    config = _lora_config(lora)
     device = as_device(device, quantization)
-    dtype, reason = as_dtype(dtype, device, frozen=bool(quantization or lora))
+    dtype, reason = as_dtype(dtype, device, frozen=bool(quantization or config))
     if not isinstance(name, str | os.PathLike):
         raise InvalidValue("name", name, 'text or a path, e.g. "bundled"')
     name = os.fspath(name)
+
     folder, source = locate(name)
     _check_files(folder)
-    model, tokenizer = _read_model(folder, quantization, dtype, device), _read_tokenizer(folder)
+    model = _read_model(folder, quantization, dtype, device)
+    tokenizer = _read_tokenizer(folder)
     if name.startswith(TUNED):
         import_module("workbook.policies.tuned").merge(model, name)
+
     kind = type(model).__name__
     try:
-        if lora is not None:
-            model = _add_lora(model, lora, seed)
+        if config is not None:
+            model = _add_lora(model, config, seed)
+        # the trial on a few tokens
         padding_error(model)
     except UNFIT as problem:
-        options = "".join(
-            f" with {name}={value!r}" for name, value in asked.items() if value is not None
-        )
+        options = _named_options(quantization=quantization, lora=lora)
         raise ValueError(f"{kind} cannot be used{options}: {_first_sentence(problem)}") from None
+
+    adapters = None
+    if config is not None:
+        adapters = {"rank": config.r, "alpha": config.lora_alpha, "seed": seed}
     provenance = {
         "name": name,
         "sha256": _weights_sha256(folder),
@@ -123,15 +147,27 @@ def load_policy(
         "dtype_reason": reason,
         "device": str(device),
         "quantization": quantization,
-        "lora": None if lora is None else {"rank": lora.r, "alpha": lora.lora_alpha, "seed": seed},
+        "lora": adapters,
     }
     return Policy(model.eval(), tokenizer, provenance)
 
 
+def _named_options(quantization: str | None, lora) -> str:
+    """ " with quantization='nf4' with lora=8": the options that were given, for a message."""
+    options = ""
+    if quantization is not None:
+        options += f" with {quantization=}"
+    if isinstance(lora, int):
+        options += f" with {lora=}"
+    return options
+
+
 def _lora_config(lora):
+    """The LoraConfig of a rank, or the one that was given; None for None."""
     if lora is None:
         return None
-    from peft import LoraConfig  # and with it the libraries of quantization: two seconds
+    # imported here, since it imports the libraries of quantization: two seconds
+    from peft import LoraConfig
 
     if isinstance(lora, LoraConfig):
         if lora.lora_dropout:
@@ -150,9 +186,13 @@ def _lora_config(lora):
     )
 
 
+# -- where a name's model lies
+
+
 def check_name(name: str) -> None:
-    """Raise ValueError for a name that no policy has on this machine; nothing is fetched, so that a
-    model of a hub or a package is not asked for.
+    """Raise ValueError for a name that no policy has on this machine.
+
+    Nothing is fetched: whether a hub or a package has a model is not asked.
     """
     if name in PACKAGED:
         return
@@ -163,9 +203,13 @@ def check_name(name: str) -> None:
 
 
 def locate(name: str) -> tuple[Path, dict]:
-    """The local folder that holds the named model, and the part of provenance that names its
-    origin.
+    """The local folder that holds the named model, and what provenance says of its origin.
+
+    Raises ValueError for a name of none, and what the hub or a package raises.
     """
+    # the modules of committed policies are imported when one is asked for
+    if name.startswith(TUNED):
+        return import_module("workbook.policies.tuned").base_of(name)
     if name in PACKAGED:
         folder = PACKAGED[name].folder()
     elif name == "bundled":
@@ -175,42 +219,42 @@ def locate(name: str) -> tuple[Path, dict]:
         folder = family.member_folder(family.member_of(name))
     elif name.startswith("world:"):
         folder = import_module("workbook.policies.worlds").policy_folder(name)
-    elif name.startswith(TUNED):
-        return import_module("workbook.policies.tuned").base_of(name)
-    elif name and (folder := Path(name).expanduser()).is_dir():
-        pass
+    elif name and Path(name).expanduser().is_dir():
+        folder = Path(name).expanduser()
     elif re.fullmatch(HUB_ID, name):
         return _from_hub(name)
     else:
         raise InvalidValue("name", name, f"an existing folder or a hub id: {ALTERNATIVES}")
+
     if not (folder / "config.json").is_file() and not (folder / ADAPTER).is_file():
         raise ValueError(
             f"The folder {str(folder)!r} holds no model (config.json is missing): {ALTERNATIVES}."
         )
-    try:  # the record of a model that was made here; another's file of that name is none
-        origin = {
-            k: v
-            for k, v in json.loads((folder / RECORD).read_text(encoding="utf-8")).items()
-            if k != "files"
-        }
-    except (OSError, ValueError, AttributeError):
-        origin = {}
+    origin = _recorded_origin(folder)
     if name.startswith(("family:", "world:")):
-        return folder, {"source": name, "origin": origin}
-    if name in PACKAGED:
+        source = name
+    elif name in PACKAGED:
+        source = origin.get("source")
         origin["weights"] = (
             f"de-quantized from a 4-bit file ({PACKAGED[name].kind}), stored as float16"
         )
-        return folder, {"source": origin.get("source"), "origin": origin}
-    return folder, {
-        "source": "data/bundled" if name == "bundled" else str(folder),
-        "origin": origin,
-    }
+    else:
+        source = "data/bundled" if name == "bundled" else str(folder)
+    return folder, {"source": source, "origin": origin}
+
+
+def _recorded_origin(folder: Path) -> dict:
+    """What the record of a model that was made here says of its origin; {} without a record."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        return {name: value for name, value in record.items() if name != "files"}
+    except (OSError, ValueError, AttributeError):
+        # another's file of that name is no record
+        return {}
 
 
 def _check_files(folder: Path) -> None:
-    """Raise ValueError for a folder whose weights are elsewhere or in other files than safetensors,
-    or an adapter.
+    """Raise ValueError for an adapter, and for weights elsewhere or not in safetensors.
 
     transformers follows an index out of the folder and into pickles, and puts an adapter in without
     a word.
@@ -224,10 +268,12 @@ def _check_files(folder: Path) -> None:
     if not (folder / INDEX).is_file():
         return
     try:
-        names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-        strange = sorted(
-            name for name in names if Path(name).name != name or not name.endswith(".safetensors")
-        )
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        strange = [
+            name
+            for name in sorted(set(index["weight_map"].values()))
+            if Path(name).name != name or not name.endswith(".safetensors")
+        ]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(
             f"The folder {str(folder)!r} has a damaged {INDEX}: download the model again."
@@ -240,12 +286,14 @@ def _check_files(folder: Path) -> None:
 
 
 def _from_hub(name: str) -> tuple[Path, dict]:
-    """Download the named repository's safetensors and configs; offline, whatever of it the hub's
-    own cache holds.
+    """Download a repository's safetensors and configs; offline, what the hub's own cache holds.
+
+    Raises ValueError for a name that the hub does not know, ConnectionError without hub and cache.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
+    # the newest revision, or why it is not known
     answers: list[str | Exception] = []
 
     def ask() -> None:
@@ -254,8 +302,7 @@ def _from_hub(name: str) -> tuple[Path, dict]:
         except Exception as problem:
             answers.append(problem)
 
-    # In a thread of its own, since no timeout of the client covers a name server that does not
-    # answer.
+    # in a thread of its own: no timeout of the client covers a name server that does not answer
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(HUB_TIMEOUT_S)
@@ -278,7 +325,16 @@ def _from_hub(name: str) -> tuple[Path, dict]:
     return Path(folder), {"source": f"hub:{name}", "origin": {"revision": Path(folder).name}}
 
 
-def _read_model(folder: Path, quantization, dtype, device) -> nn.Module:
+# -- model, tokenizer and adapters
+
+
+def _read_model(
+    folder: Path, quantization: str | None, dtype: torch.dtype, device: torch.device
+) -> nn.Module:
+    """The model of a folder on a device, quantized if asked for.
+
+    Raises ValueError for a folder that holds none, or not all of its weights.
+    """
     import_to_stay("transformers.modeling_utils")
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -295,18 +351,21 @@ def _read_model(folder: Path, quantization, dtype, device) -> nn.Module:
         model, info = AutoModelForCausalLM.from_pretrained(folder, **options)
     except UNFIT as problem:
         raise _refusal(folder, "no causal language model in safetensors", problem) from None
-    if missing := sorted(info["missing_keys"]):
+    missing = sorted(info["missing_keys"])
+    if missing:
         raise _refusal(
             folder,
             "no causal language model in safetensors",
             f"{missing[0]} is not among its weights.",
         )
-    if quantization or getattr(model, "is_loaded_in_4bit", False):  # asked for, or saved so
+    # quantized as asked for, or saved so
+    if quantization or getattr(model, "is_loaded_in_4bit", False):
         return prepare_for_cpu(model)
     return model.to(device)
 
 
 def _read_tokenizer(folder: Path):
+    """The tokenizer of a folder, which pads on the left as sampling needs it."""
     from transformers import AutoTokenizer
 
     try:
@@ -314,17 +373,17 @@ def _read_tokenizer(folder: Path):
     except UNFIT as problem:
         raise _refusal(folder, "no tokenizer", problem) from None
     tokenizer.padding_side = "left"
-    if tokenizer.pad_token is None:  # as TRL's trainers do
+    # as TRL's trainers do
+    if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
 def _refusal(folder: Path, lack: str, problem) -> ValueError:
     """Refusal of a folder that cannot be loaded, in one sentence."""
+    # transformers refuses a model that needs code of its own with advice to run it
     own_code = [
-        name
-        for name in ("config.json", "tokenizer_config.json")
-        if (folder / name).is_file() and '"auto_map"' in (folder / name).read_text(errors="replace")
+        name for name in ("config.json", "tokenizer_config.json") if _names_code(folder / name)
     ]
     if own_code and isinstance(problem, ValueError) and "custom code" in str(problem):
         return ValueError(
@@ -334,16 +393,24 @@ def _refusal(folder: Path, lack: str, problem) -> ValueError:
     return ValueError(f"The folder {str(folder)!r} holds {lack}: {_first_sentence(problem)}")
 
 
+def _names_code(config: Path) -> bool:
+    return config.is_file() and '"auto_map"' in config.read_text(errors="replace")
+
+
 def _first_sentence(problem: BaseException | str) -> str:
     """Another package's message, cut to its first sentence and to MAX_MESSAGE characters."""
     text = " ".join(str(problem).split()) or type(problem).__name__
     text = re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0]
     if isinstance(problem, (KeyError, AttributeError, TypeError, IndexError)):
+        # their messages are a bare name or number
         text = f"{type(problem).__name__}: {text}"
-    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3].rsplit(" ", 1)[0] + " ..."
+    if len(text) <= MAX_MESSAGE:
+        return text
+    return text[: MAX_MESSAGE - 3].rsplit(" ", 1)[0] + " ..."
 
 
 def _add_lora(model: nn.Module, config, seed: int) -> nn.Module:
+    """The model with adapters in float32, drawn from a seed; its own weights are frozen."""
     from peft import get_peft_model
 
     model.requires_grad_(False)
@@ -361,12 +428,18 @@ def _add_lora(model: nn.Module, config, seed: int) -> nn.Module:
 
 
 def _weights_sha256(folder: Path) -> str | None:
-    """One sha256 for a folder's safetensors: the file's own, or that of the shards' digests in
-    order of name.
+    """One sha256 for a folder's safetensors, None without any.
+
+    It is the file's own, or that of the shards' digests in order of name.
     """
-    # A file in the hub's cache is a link to a blob that bears its sha256 as its name.
-    real = [path.resolve() for path in sorted(folder.glob("*.safetensors"))]
-    digests = [p.name if re.fullmatch("[0-9a-f]{64}", p.name) else file_hash(p) for p in real]
-    if len(digests) < 2:
-        return digests[0] if digests else None
+    digests = []
+    for path in sorted(folder.glob("*.safetensors")):
+        # a file in the hub's cache is a link to a blob that bears its sha256 as its name
+        blob = path.resolve()
+        is_digest = re.fullmatch("[0-9a-f]{64}", blob.name)
+        digests.append(blob.name if is_digest else file_hash(blob))
+    if not digests:
+        return None
+    if len(digests) == 1:
+        return digests[0]
     return hashlib.sha256("".join(digests).encode()).hexdigest()

@@ -10,22 +10,25 @@ import json
 from pathlib import Path
 
 import torch
-import transformers  # its models are imported when first used
+
+# its models are imported when first used
+import transformers
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 from workbook.places import file_hash
 from workbook.policies.models import seeded
-from workbook.policies.packaged import RECORD, is_whole, kept, write_record
+from workbook.policies.packaged import RECORD, cached_folder, is_whole, write_record
 from workbook.tasks.task import Task
 
 SPECIAL = ("<pad>", "<eos>", "<unk>")
 
 
 def make_tokenizer(task: Task) -> transformers.PreTrainedTokenizerFast:
-    """Return a word-level tokenizer of the task's vocabulary: it splits at spaces and decodes with
-    single spaces.
+    """A word-level tokenizer of the task's vocabulary.
+
+    It splits at spaces and decodes with single spaces.
     """
     words = {word: i for i, word in enumerate((*SPECIAL, *task.vocabulary))}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
@@ -44,9 +47,12 @@ def make_tokenizer(task: Task) -> transformers.PreTrainedTokenizerFast:
 def make_model(
     tokenizer: transformers.PreTrainedTokenizerFast, width: int = 64, max_new_tokens: int = 64
 ) -> transformers.LlamaForCausalLM:
-    """Return the untrained policy: 2 layers, 4 heads, untied.
+    """The untrained policy: a Llama of 2 layers with 4 heads each.
 
     Embedding and output layer are untied, so that their gradients can be told apart.
+
+    width: of the residual stream.
+    max_new_tokens: of a completion; prompts may have 64 tokens beside it.
     """
     ids = {
         "bos_token_id": None,
@@ -74,10 +80,12 @@ def make_model(
     return model
 
 
-def packed(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights as int8 with one float16 scale per row (matrices), or as float16 (vectors).
+def to_int8(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as int8 with one float16 scale per row (matrices), or as float16 (vectors).
 
-    >>> unpacked(packed({"w": torch.tensor([[1.0, -127.0]])}))["w"].tolist()
+        W[i, j] is about scale[i] * q[i, j]        scale[i] = max |W[i, :]| / 127
+
+    >>> from_int8(to_int8({"w": torch.tensor([[1.0, -127.0]])}))["w"].tolist()
     [[1.0, -127.0]]
     """
     stored = {}
@@ -85,42 +93,55 @@ def packed(state: dict[str, Tensor]) -> dict[str, Tensor]:
         if weights.dim() < 2:
             stored[name] = weights.half()
             continue
-        scale = (weights.abs().amax(1) / 127).half()
-        steps = weights / scale.float()[:, None].clamp(min=torch.finfo(torch.float16).tiny)
-        stored |= {name: steps.round().clamp(-127, 127).to(torch.int8), f"{name}.scale": scale}
+        scale = (weights.abs().amax(1) / 127).half()  # (rows,)
+        # a row of zeros has the scale 0
+        divisor = scale.float()[:, None].clamp(min=torch.finfo(torch.float16).tiny)
+        stored[name] = (weights / divisor).round().clamp(-127, 127).to(torch.int8)
+        stored[f"{name}.scale"] = scale
     return stored
 
 
-def unpacked(stored: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the float32 weights that `packed` stored, exactly: 8 bits times 11 are no more than
-    float32 holds.
+def from_int8(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The float32 weights that `to_int8` stored.
+
+    They are the same on every machine: 8 bits times 11 are no more than float32 holds.
     """
-    scales = {
-        name: values.float()[:, None] for name, values in stored.items() if name.endswith(".scale")
-    }
-    plain = {name: values.float() for name, values in stored.items() if name not in scales}
-    return {name: values * scales.get(f"{name}.scale", 1.0) for name, values in plain.items()}
+    weights = {}
+    for name, values in stored.items():
+        if name.endswith(".scale"):
+            continue
+        weights[name] = values.float()
+        scale = stored.get(f"{name}.scale")
+        if scale is not None:
+            weights[name] = weights[name] * scale.float()[:, None]
+    return weights
 
 
 def unpack_policy(
     file: Path, target: Path, task: Task, width: int, max_new_tokens: int, facts: dict
 ) -> Path:
-    """Return `target`, the folder of the policy in a committed file; it is written if it is not
-    there, torn, or of another file. facts: of its record.
+    """The folder `target` of the policy in a committed file, as `load_policy` reads it.
+
+    It is written if it does not exist, is torn, or is of another file.
+
+    facts: what its record says beside the file's digest.
     """
     digest = file_hash(file)
 
     def write(folder: Path) -> None:
         tokenizer = make_tokenizer(task)
-        with seeded(0, torch.device("cpu")):  # leaves the caller's generator as it is
+        # first weights are drawn, and replaced: the caller's generator stays as it is
+        with seeded(0, torch.device("cpu")):
             model = make_model(tokenizer, width, max_new_tokens)
-        model.load_state_dict(unpacked(load_file(file)))
+        model.load_state_dict(from_int8(load_file(file)))
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        write_record(folder, facts | {"unpacked": digest})
+        write_record(folder, {**facts, "unpacked": digest})
 
     def is_right(folder: Path) -> bool:
-        record = folder / RECORD
-        return is_whole(folder) and json.loads(record.read_text()).get("unpacked") == digest
+        if not is_whole(folder):
+            return False
+        record = json.loads((folder / RECORD).read_text())
+        return record.get("unpacked") == digest
 
-    return kept(target, write, is_right)
+    return cached_folder(target, write, is_right)

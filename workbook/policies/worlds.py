@@ -28,12 +28,10 @@ def source_of(world: World) -> World:
 
 def world_file(world: World, seed: int) -> Path:
     """Where the policy of an SFT seed lies, if it is committed."""
-    own = source_of(world)
-    return (
-        committed_file(Member(seed))
-        if own.policies == "family"
-        else COMMITTED / own.name / f"seed={seed}.safetensors"
-    )
+    source = source_of(world)
+    if source.policies == "family":
+        return committed_file(Member(seed))
+    return COMMITTED / source.name / f"seed={seed}.safetensors"
 
 
 def world_seeds(name: str, role: str) -> tuple[int, ...]:
@@ -47,37 +45,35 @@ def world_seeds(name: str, role: str) -> tuple[int, ...]:
             f"world {name} has no policies yet: python data/worlds/make_worlds.py {name} makes"
             " them."
         )
-    return tuple(
-        member["seed"]
-        for member in json.loads(path.read_text())["members"]
-        if member["role"] == role
-    )
+    members = json.loads(path.read_text())["members"]
+    return tuple(member["seed"] for member in members if member["role"] == role)
 
 
 def policy_folder(name: str) -> Path:
-    """Return the folder of the policy of a name, which is unpacked if it is not there, torn, or of
-    another file.
+    """The folder of the policy of a name, unpacked as `unpack_policy` does.
 
-    Raises ValueError for a name of none, and where its file is not there.
+    Raises ValueError for a name of none, and where its file is missing.
     """
     match = NAME.fullmatch(name)
     if not match:
         raise InvalidValue("name", name, "that of a world's policy, e.g. world:third,seed=3")
-    world, seed = world_of(match[1]), int(match[2])
+    world = world_of(match[1])
+    seed = int(match[2])
     seeds = [seed for role in ("tuning", "unit") for seed in world_seeds(world.name, role)]
     if seed not in seeds:
         raise InvalidValue(
             "seed", seed, f"that of a policy of world {world.name}: {', '.join(map(str, seeds))}"
         )
-    if not (file := world_file(world, seed)).exists():
+    source = source_of(world)
+    file = world_file(world, seed)
+    if not file.exists():
         raise ValueError(
             f"the policies of world {world.name} come with a clone of the repository and not with"
-            f" an installed wheel: data/worlds/{source_of(world).name}/{file.name} is missing."
+            f" an installed wheel: data/worlds/{source.name}/{file.name} is missing."
         )
-    if source_of(world).policies == "family":
+    if source.policies == "family":
         return member_folder(Member(seed))
-    own = source_of(world)
-    task = own.made()
+    task = source.made()
     target = cache_folder() / "worlds" / file.parent.name / file.stem
-    facts = {"made_by": "data/worlds/make_worlds.py", "world": own.name}
-    return unpack_policy(file, target, task, own.width, task.longest, facts)
+    facts = {"made_by": "data/worlds/make_worlds.py", "world": source.name}
+    return unpack_policy(file, target, task, source.width, task.longest, facts)

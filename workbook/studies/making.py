@@ -30,14 +30,14 @@ from workbook.policies.family import (
     DEFAULTS,
     RECIPE,
     Member,
-    cached_folder,
+    cached_member,
     committed_file,
     member_folder,
     member_of,
     was_made,
 )
 from workbook.policies.models import seeded
-from workbook.policies.packaged import kept, write_record
+from workbook.policies.packaged import cached_folder, write_record
 from workbook.policies.small import SPECIAL, make_model, make_tokenizer
 from workbook.tasks.chain import (
     EQUIVALENTS,
@@ -287,7 +287,9 @@ def make_member(member: Member) -> Path:
     """Return the folder of a member, which is trained if it is neither committed nor made."""
     if committed_file(member).exists():
         return member_folder(member)
-    return kept(cached_folder(member), lambda folder: _train_member(member, folder), was_made)
+    return cached_folder(
+        cached_member(member), lambda folder: _train_member(member, folder), was_made
+    )
 
 
 def _train_member(member: Member, folder: Path) -> None:
