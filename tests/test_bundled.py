@@ -83,7 +83,8 @@ def test_the_same_seed_makes_the_same_bytes(make_policy, tmp_path):
     for run, seed in enumerate((0, 0, 1)):
         torch.manual_seed(seed)
         model = make_policy["make_model"](tokenizer)
-        make_policy["train"](model, tokenizer, task, steps=6, batch_size=8, lr=5e-3, seed=seed)
+        learn = make_policy["train_supervised"]
+        learn(model, tokenizer, task, steps=6, batch_size=8, lr=5e-3, seed=seed)
         model.save_pretrained(tmp_path / str(run))
         digests.append(
             hashlib.sha256((tmp_path / str(run) / "model.safetensors").read_bytes()).hexdigest()
