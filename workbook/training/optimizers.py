@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from workbook.messages import require_one_of
+from workbook.messages import InvalidValue, require_one_of
 
 OPTIMIZERS: dict[str, Callable] = {
     "sgd": lambda parameters, lr: torch.optim.SGD(parameters, lr),
@@ -36,8 +36,9 @@ def trained_weights(policy, names: Sequence[str] | None = None) -> dict[str, nn.
     trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
     wanted = list(trained if names is None else names)
     if not wanted or set(wanted) - trained.keys():
-        raise ValueError(
-            f"parameters={names!r:.80} must name weights that this policy trains, such as"
-            f" {[*trained][:1]}."
+        raise InvalidValue(
+            "parameters",
+            names,
+            f"names of weights that this policy trains, such as {[*trained][:1]}",
         )
     return {name: trained[name] for name in wanted}
