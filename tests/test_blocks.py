@@ -10,7 +10,7 @@ from refusals import refused
 
 from workbook.policies.load import load_policy
 from workbook.probes.blocks import (
-    PAIRS,
+    PAIR_KINDS,
     Blocks,
     block_coupling,
     category_shift,
@@ -165,10 +165,11 @@ def test_energy_and_mass_by_hand(by_hand):
     own = table.loc["own prompt"]
     # blocks 0 and 1 move one another by 3 and -3 (net 3 and 3); block 2 moves word 8 by -1, block 3
     # word 7 by 1
-    assert own["mass"].to_dict() == {PAIRS[0]: 6 / 8, PAIRS[2]: 1 / 8, PAIRS[3]: 1 / 8}
-    assert own["pairs"].to_dict() == {PAIRS[0]: 1 / 2, PAIRS[2]: 1 / 4, PAIRS[3]: 1 / 4}
-    assert own.loc[PAIRS[0], "net"] == 1
-    assert own.loc[PAIRS[2], "net"] == -1
+    both_unsure, _, unsure, sure = PAIR_KINDS
+    assert own["mass"].to_dict() == {both_unsure: 6 / 8, unsure: 1 / 8, sure: 1 / 8}
+    assert own["pairs"].to_dict() == {both_unsure: 1 / 2, unsure: 1 / 4, sure: 1 / 4}
+    assert own.loc[both_unsure, "net"] == 1
+    assert own.loc[unsure, "net"] == -1
     assert table.loc["other prompts"]["mass"].sum() == pytest.approx(1)
 
 

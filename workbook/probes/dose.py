@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbook.messages import InvalidValue
-from workbook.probes.blocks import DRAWS, Blocks, block_coupling, category_shift, step_changes
+from workbook.probes.blocks import STEP_DRAWS, Blocks, block_coupling, category_shift, step_changes
 from workbook.probes.step import MOVED, STEP_NATS, ScaledStep
 from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts
@@ -91,7 +91,7 @@ def anchor_labels(
 
 
 def dose_curve(
-    blocks: Blocks, doses: Sequence[int] = DOSES, draws: int = DRAWS, seed: int = 0
+    blocks: Blocks, doses: Sequence[int] = DOSES, draws: int = STEP_DRAWS, seed: int = 0
 ) -> pd.DataFrame:
     """`flip_rates` of steps on each number of prompts: its columns and prompts."""
     matched = {name: matched_weights(blocks.tokens, by) for name, by in MATCHED.items()}
@@ -186,7 +186,7 @@ def _rates(table: pd.DataFrame, eps: float, weight) -> dict[str, float]:
 
 
 def net_curve(
-    blocks: Blocks, doses: Sequence[int] = DOSES, draws: int = DRAWS, seed: int = 0
+    blocks: Blocks, doses: Sequence[int] = DOSES, draws: int = STEP_DRAWS, seed: int = 0
 ) -> pd.DataFrame:
     """H5: mean change of unsure tokens of positive rollouts, by whether other rollouts of the
     prompt share them.
@@ -279,7 +279,7 @@ def permuted_signs(blocks: Blocks) -> pd.DataFrame:
 
 
 def shift_curve(
-    blocks: Blocks, doses: Sequence[int], draws: int = DRAWS, seed: int = 0
+    blocks: Blocks, doses: Sequence[int], draws: int = STEP_DRAWS, seed: int = 0
 ) -> pd.DataFrame:
     """H6: `category_shift`, averaged over prompts, at equal prompts and at equal gradient energy.
 

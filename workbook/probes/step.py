@@ -44,9 +44,9 @@ MOVED = 0.1  # of a step's root mean square change, beyond which a token counts 
 SIGN_SOURCES = ("by reward", "permuted")  # whose signs push
 
 
-def require_pushes(rollouts: Rollouts) -> None:
-    """Raise InvalidValue unless some rollout has an advantage."""
-    if not rollouts.advantages.any():
+def require_pushes(rollouts: Rollouts, pushing: Bool[Tensor, "B T"] | None = None) -> None:
+    """Raise InvalidValue unless some rollout has an advantage, or some of these tokens pushes."""
+    if not (rollouts.advantages if pushing is None else pushing).any():
         raise InvalidValue(
             "rollouts",
             rollouts,

@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.probes.blocks import DRAWS, Blocks, step_changes
+from workbook.probes.blocks import STEP_DRAWS, Blocks, step_changes
 from workbook.probes.flips import EPS, EPSILONS, SIGN_COLUMNS
 from workbook.statistics import unit_curve
 from workbook.theory.coupling import NEARLY_CERTAIN
@@ -44,7 +44,7 @@ BANDS = (
 
 
 def own_share(
-    blocks: Blocks, doses=(1, 2, 4, 8), draws: int = DRAWS, seed: int = 0
+    blocks: Blocks, doses=(1, 2, 4, 8), draws: int = STEP_DRAWS, seed: int = 0
 ) -> pd.DataFrame:
     """Part of an unsure token's movement that its own prompt makes, by class: own / (own + others),
     rms of both.
