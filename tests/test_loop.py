@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refused
 from small_run import SMALL, bundled_trainer
 from transformers import LlamaConfig
 
 from workbook.chapters.groups import toy
-from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
 from workbook.probes.drift import right_solutions
 from workbook.probes.readings import SOLUTIONS, Readings
@@ -261,9 +261,8 @@ def test_a_callback_sees_the_copy_that_learns(policy):
 
 def test_a_rule_of_known_credit_wants_to_be_told(policy):
     """A rule by name asks for a function; a function at hand is told the task's own annotation."""
-    with pytest.raises(InvalidValue, match="rule='known_credit'") as refused:
+    with refused("known_credit", None):
         LoopConfig(rule="known_credit")
-    assert refused.value.field == "known_credit"
     config = LoopConfig(prompts=2, group_size=4, rule=lambda batch: batch.known_credit)
     annotated, _ = with_tokens(policy, TASK, config, seed=1)
     told = credit_batch(policy, annotated, TASK).known_credit
@@ -282,7 +281,7 @@ def test_controls_train_and_are_not_permuted(policy, rule):
     rollouts, rule_tokens = with_tokens(policy, TASK, loop, seed=3)
     assert curve["sampled_tokens"][1] == rollouts.completion_mask.sum() + rule_tokens
     assert (rule_tokens > 0) == (rule == "worst_token_reset")
-    with pytest.raises(ValueError, match="leaves rule"):
+    with refused("permuted", True, f"False with rule={rule!r}"):
         replace(loop, permuted=True)
 
 

@@ -11,6 +11,7 @@ from importlib.metadata import version
 import pytest
 import torch
 from datasets import Dataset
+from refusals import refused
 from small_run import SMALL
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
@@ -313,7 +314,7 @@ def test_a_generation_batch_is_trimmed_chunk_by_chunk_in_order_of_length(make_tr
 
 
 def test_refuses_to_build_with_a_broken_setting(make_trainer):
-    with pytest.raises(ValueError, match="batching"):
+    with refused("steps_per_generation"):
         make_trainer(
             CancellationTrainer,
             CancellationConfig,
@@ -405,7 +406,7 @@ def test_prompts_of_unequal_length_need_a_model_that_can_do_with_padding(tmp_pat
 
     build("1 + 2 =", "3 + 4 =", trim_padding=True)
     ragged = ("1 + 2 =", "3 + 4 + 5 =", "1 + 2 + 3 =", "4 + 5 =")
-    with pytest.raises(ValueError, match="behind padding"):
+    with refused("train_dataset"):
         build(*ragged, trim_padding=True)
     with pytest.warns(
         UserWarning, match=r"^\w+ computes other logits behind padding .* trains as in TRL"

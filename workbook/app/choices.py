@@ -9,6 +9,7 @@ in_form_words(sentence, labels) -> str      a refusal of a config, in the words 
 import ast
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from workbook.messages import InvalidValue, require_one_of
 from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, STRATEGIES, TRANSFORMS
 from workbook.theory.credit_rules import RULES
 from workbook.training.checks import Problem, validate
-from workbook.training.config import RunConfig, parse_yaml
+from workbook.training.config import RunConfig, parse_settings
 from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
 
 OPTIMIZERS = {
@@ -231,10 +232,10 @@ def plan(
         for variant, config in zip(variants, configs, strict=True):
             where = "".join(f"{key} {value}: " for key, value in variant.items())
             problems += [
-                Problem(severity, where + sentence) for severity, sentence in validate(config)
+                replace(problem, sentence=where + problem.sentence) for problem in validate(config)
             ]
     except ValueError as error:
-        return Plan(None, None, [Problem("error", str(error))])
+        return Plan(None, None, [Problem.of(error)])
     trainers = [config.trainer for config in configs]
     fields = {
         key
@@ -259,7 +260,7 @@ def parse_options(text: str) -> dict:
     {'chat': False, 'max_terms': 2}
     """
     try:
-        options = parse_yaml("{" + text + "}")
+        options = parse_settings("{" + text + "}")
     except ValueError:
         options = None
     if not isinstance(options, dict) or any(value is None for value in options.values()):

@@ -48,7 +48,7 @@ from workbook.app.try_it import Sampling
 from workbook.messages import reworded
 from workbook.tasks import get_task, own_task
 from workbook.training.checks import check_run, validate
-from workbook.training.config import RunConfig, dump_yaml
+from workbook.training.config import RunConfig, dump_settings
 from workbook.views.explorer import Snippet, control_grid, value_of
 from workbook.views.live import LiveChart, close, show
 from workbook.views.memory import memory_fit_chart, memory_rows
@@ -273,7 +273,7 @@ class RunForm:
         if wrong:
             self._refuse(*wrong)
             return
-        self.snippet.text = dump_yaml(asdict(config))
+        self.snippet.text = dump_settings(asdict(config))
         if _sources(config) in self._known:
             self._show_forecasts(config)
         else:

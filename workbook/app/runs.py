@@ -37,7 +37,7 @@ from workbook.messages import show_value
 from workbook.places import runs_folder
 from workbook.rollouts.token_files import FOLDER as TOKENS
 from workbook.rollouts.token_files import read_step, step_files
-from workbook.training.config import RunConfig, dump_yaml, flatten
+from workbook.training.config import RunConfig, dump_settings, flatten
 
 FINAL_STATES = ("stopped", "finished", "failed", "interrupted")
 # generation batches averaged at the end of a curve: fixed, so that nobody picks the step after the
@@ -243,7 +243,7 @@ def create_run(
             )
         run.remove()
     files.check_vacant(run.folder)
-    files.write_text(run.folder / "config.yaml", dump_yaml(asdict(config)))
+    files.write_text(run.folder / "config.yaml", dump_settings(asdict(config)))
     set_status(run, "starting", "Waiting for its process.")
     return run
 

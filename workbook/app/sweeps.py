@@ -24,7 +24,7 @@ from workbook.files import as_folder, check_vacant
 from workbook.messages import InvalidValue, explain_error, one_line, progress, reworded
 from workbook.places import import_to_stay, runs_folder
 from workbook.training.checks import check_run
-from workbook.training.config import RunConfig, flatten, plain, read_yaml
+from workbook.training.config import RunConfig, flatten, read_settings_file, to_builtin
 
 # random states and torch's threads are a process's: it trains one run at a time
 _ONE_RUN = threading.Lock()
@@ -129,7 +129,8 @@ def check_grid(grid: Any) -> list[dict[str, list]]:
         ):
             raise InvalidValue(f"grid: {one_line(key, 40)}", values, "a list of one value or more")
     return [
-        {key: [plain(value) for value in values] for key, values in one.items()} for one in grids
+        {key: [to_builtin(value) for value in values] for key, values in one.items()}
+        for one in grids
     ]
 
 
@@ -137,7 +138,7 @@ def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
     """A sweep's YAML file: a run's fields, and `grid`; ValueError if there is no grid, or a field
     is unknown.
     """
-    values = read_yaml(path, "sweep")
+    values = read_settings_file(path, "sweep")
     grid = values.pop("grid", None) if isinstance(values, dict) else None
     wrong = f"The sweep {path} needs a grid"
     try:

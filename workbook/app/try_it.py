@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from workbook.messages import explain_error
-from workbook.training.config import RunConfig, dump_yaml
+from workbook.training.config import RunConfig, dump_settings
 from workbook.views.style import escape, visible
 
 PROMPTS, COMPLETIONS = 2, 4
@@ -34,7 +34,7 @@ class Sampling:
 
     def __init__(self, config: RunConfig):
         self._folder, self._began = Path(tempfile.mkdtemp(prefix="workbook-try-")), time.monotonic()
-        (self._folder / "config.yaml").write_text(dump_yaml(asdict(config)), encoding="utf-8")
+        (self._folder / "config.yaml").write_text(dump_settings(asdict(config)), encoding="utf-8")
         command = [sys.executable, "-m", __name__, str(self._folder)]
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -24,7 +24,7 @@ def read_settings(texts: list[str], option: str = "--set") -> dict[str, object]:
     """`key=value` texts, their values read as a config's are; ValueError for one that is none, or
     comes twice.
     """
-    from workbook.training.config import parse_yaml
+    from workbook.training.config import parse_settings
 
     settings = {}
     for text in texts:
@@ -34,7 +34,7 @@ def read_settings(texts: list[str], option: str = "--set") -> dict[str, object]:
         if key in settings:
             raise InvalidValue(option, text, f"given once for {key}")
         try:
-            settings[key] = parse_yaml(value)
+            settings[key] = parse_settings(value)
         except ValueError as error:
             raise ValueError(f"{option} {text:.100} {error}.") from None
     return settings

@@ -38,15 +38,16 @@ def _resume(args) -> int:
 
 def _sweep(args) -> int:
     from workbook.app.sweeps import check_grid, combinations, load_sweep, sweep
-    from workbook.training.config import place
+    from workbook.training.config import locate_setting
 
     config, grid = load_sweep(args.config)
     settings = read_settings(args.set)
-    varied = {place(key) for part in check_grid(grid) for key in part}
-    overridden = [key for key in settings if place(key) in varied]
+    varied = {locate_setting(key) for part in check_grid(grid) for key in part}
+    overridden = [key for key in settings if locate_setting(key) in varied]
     if overridden:
         raise ValueError(
-            f"--set {overridden[0]} would be overridden by the grid of {args.config}, which varies it."
+            f"--set {overridden[0]} would be overridden by the grid of {args.config}, which varies"
+            " it."
         )
     config = config.override(settings)
     folder = args.folder or Path("runs") / Path(args.config).stem

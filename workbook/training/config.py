@@ -1,10 +1,13 @@
-"""Settings: CancellationConfig, TRL's GRPOConfig plus the switches that make or break
-token-gradient cancellation, and RunConfig, the settings of a run, as a dataclass, a YAML file or
-`key=value` settings.
+"""Settings of a trainer and of a run.
 
-Every switch's default is TRL's own behaviour, so that `CancellationConfig(**kwargs)` means what
-`GRPOConfig(**kwargs)` means. What a run's trainer may be set to follows from TRL's own annotations;
-which values of its own fields make sense, TRL says itself.
+Two dataclasses stand here. `CancellationConfig` is TRL's GRPOConfig plus the switches that make or
+break token-gradient cancellation. Every switch's default is TRL's own behaviour, so that
+`CancellationConfig(**kwargs)` means what `GRPOConfig(**kwargs)` means.
+
+`RunConfig` is all that makes a run, so that the same settings give the same run again: policy,
+task, sizes, seed, and fields of its trainer. It is a dataclass, a YAML file or `key=value`
+settings, and becomes a CancellationConfig by `trainer_args`. What a run's trainer may be set to
+follows from TRL's own annotations; which values of its own fields make sense, TRL says itself.
 """
 
 from __future__ import annotations
@@ -42,31 +45,28 @@ class CancellationConfig(GRPOConfig):
     `workbook.training.checks`), since that needs the model and the number of processes.
 
     Attributes:
-        batching: how a generation batch is cut into optimizer mini-batches; "shuffled" is TRL's,
-        see STRATEGIES.
-        advantage_estimator: "grpo" is TRL's own; an estimator or a credit rule, one number per
-        rollout or per token, or
-            own:<file.py>:<function>. `python -m workbook estimators` lists them.
+        batching: how a generation batch is cut into optimizer mini-batches, one of STRATEGIES;
+            "shuffled" is TRL's.
+        advantage_estimator: an estimator or a credit rule, one number per rollout or per token, or
+            own:<file.py>:<function>; "grpo" is TRL's. `python -m workbook estimators` lists them.
         baseline_share: share of the group's mean reward that is subtracted from each reward; 1 is
-        TRL's, 0 is REINFORCE
-            without a baseline. Below 1 it needs scale_rewards="none": groups of equal rewards push,
-            too.
+            TRL's, 0 is REINFORCE without a baseline. Below 1 it needs scale_rewards="none", and
+            groups of equal rewards push, too.
         group_transform: drift fix on the ratio weights of each group: None, "min_replace" or
-        "advantage_orthogonal".
-        transform_on: "clamped_ratios", held inside the clip range, or "clipped_weights", the
-        surrogate's own, 0 where
-            it is clipped, so that min_replace stops a group with its first rollout.
+            "advantage_orthogonal".
+        transform_on: what a transform takes: "clamped_ratios", held inside the clip range, or
+            "clipped_weights", the surrogate's own, 0 where it is clipped, so that min_replace stops
+            a group with its first clipped rollout.
         clipping: "asymmetric" (PPO's min, TRL's) or "symmetric" (no gradient outside the range,
-        whatever the sign).
-        measure_cancellation: measure what cancels in and across steps, every so many generation
-        batches; 0 = never.
+            whatever the sign).
+        measure_cancellation: measure what cancels inside and across optimizer steps, every so many
+            generation batches; 0 = never.
         record_tokens: write what the step did to each token to output_dir/tokens, at the first
-        optimizer step and every
-            so many; 0 = never.
+            optimizer step and every so many; 0 = never.
         trim_padding: cut columns that are padding in all rollouts scored at once, before the
-        forward pass.
+            forward pass.
         fp32_adapters: keep LoRA weights in float32, where TRL casts those of a quantized model to
-        bfloat16.
+            bfloat16.
     """
 
     batching: str = "shuffled"
@@ -89,12 +89,11 @@ class CancellationConfig(GRPOConfig):
     @property
     def steps_per_batch(self) -> int:
         """Optimizer steps on each generation batch."""
-        return max(
-            1, self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
-        )
+        micro_batches = self.steps_per_generation * self.num_iterations
+        return max(1, micro_batches // self.gradient_accumulation_steps)
 
 
-# -- what a run's trainer may be set to
+# -- what a run's trainer may be set to ------------------------------------------------------------
 
 # Valid values of this trainer's own switches; TRL and transformers refuse theirs themselves.
 CHOICES = {
@@ -121,15 +120,18 @@ NOT_OF_A_RUN = {
     ),
     "would break groups of rollouts": "auto_find_batch_size",
 }
-OPTIONS = dict[str, JsonValue] | None
-_NARROWER = {  # than TRL's annotations, which also take a mapping as text
-    **dict.fromkeys(("lr_scheduler_kwargs", "generation_kwargs", "chat_template_kwargs"), OPTIONS),
-    **{name: OPTIONS if "kwargs" in name else bool for pair in NEW_NAMES.items() for name in pair},
-}
+
+# Narrower types than TRL's annotations, which also take a mapping as text.
+_Options = dict[str, JsonValue] | None
+_NARROWER: dict[str, Any] = dict.fromkeys(
+    ("lr_scheduler_kwargs", "generation_kwargs", "chat_template_kwargs"), _Options
+)
+for _name in (*NEW_NAMES, *NEW_NAMES.values()):
+    _NARROWER[_name] = _Options if "kwargs" in _name else bool
 
 
-def reason_against(name: str) -> str | None:
-    """Why a run does not take a trainer's field; None where it does."""
+def why_not_of_a_run(name: str) -> str | None:
+    """The reason why a run does not take a trainer's field; None where it does."""
     for reason, pattern in NOT_OF_A_RUN.items():
         if re.fullmatch(pattern, name):
             return reason
@@ -144,46 +146,43 @@ def trainer_fields() -> dict[str, Any]:
 
 @cache
 def _trainer_model() -> type[BaseModel]:
-    types = {name: kind for name, kind in trainer_fields().items() if not reason_against(name)}
+    """A model of the trainer's fields that a run takes; numbers are at least 0."""
+    types = {name: kind for name, kind in trainer_fields().items() if not why_not_of_a_run(name)}
     numbers = {int, float, NoneType}
-    ranges = {
-        name: {"ge": 0} for name, kind in types.items() if {*(get_args(kind) or [kind])} <= numbers
-    }
+    ranges = {}
+    for name, kind in types.items():
+        members = set(get_args(kind) or [kind])
+        if members <= numbers:
+            ranges[name] = {"ge": 0}
     return settings_model("Trainer", types, ranges, CHOICES)
 
 
 def check_trainer(values: dict[str, Any]) -> None:
-    """Raise a ValueError, in one sentence, for the first field of a trainer that is unknown, not a
-    run's, or of another type than TRL's annotation; a number is finite and at least 0.
+    """Raise InvalidValue for the first field of a trainer that is unknown, that is not a run's, or
+    whose value is of another type than TRL's annotation; a number is finite and at least 0.
     """
-    for name in values:
+    for name, value in values.items():
         if name not in trainer_fields():
-            known = [field for field in trainer_fields() if not reason_against(field)]
-            raise InvalidValue(
-                f"trainer.{show_value(name)}",
-                values[name],
-                "a field of CancellationConfig",
-                f"trainer.{show_value(name)} is not a field of CancellationConfig;"
-                f" {nearest(name, known)}",
-            )
-        if reason := reason_against(name):
-            raise InvalidValue(
-                f"trainer.{name}", values[name], "left out", f"trainer.{name} {reason}; remove it."
-            )
+            known = [field for field in trainer_fields() if not why_not_of_a_run(field)]
+            field = f"trainer.{show_value(name)}"
+            sentence = f"{field} is not a field of CancellationConfig; {nearest(name, known)}"
+            raise InvalidValue(field, value, "a field of CancellationConfig", sentence)
+        reason = why_not_of_a_run(name)
+        if reason:
+            field = f"trainer.{name}"
+            raise InvalidValue(field, value, "left out", f"{field} {reason}; remove it.")
     for old, new in NEW_NAMES.items():
         if old in values and new in values:
-            raise InvalidValue(
-                f"trainer.{old}",
-                values[old],
-                "left out",
-                f"trainer.{old} is the old name of trainer.{new}; give one of them.",
-            )
-    check_values(_trainer_model(), values, "trainer.")
+            field = f"trainer.{old}"
+            sentence = f"{field} is the old name of trainer.{new}; give one of them."
+            raise InvalidValue(field, values[old], "left out", sentence)
+    check_fields(_trainer_model(), values, "trainer.")
 
 
 def sampling_settings(args: CancellationConfig) -> dict:
     """Arguments of `sample_rollouts` under which it samples as the trainer of `args` does."""
-    same = (
+    settings = {"max_new_tokens": args.max_completion_length}
+    for name in (
         "temperature",
         "top_p",
         "top_k",
@@ -191,22 +190,27 @@ def sampling_settings(args: CancellationConfig) -> dict:
         "repetition_penalty",
         "chat_template_kwargs",
         "generation_kwargs",
-    )
-    return {"max_new_tokens": args.max_completion_length} | {
-        name: getattr(args, name) for name in same
-    }
+    ):
+        settings[name] = getattr(args, name)
+    return settings
 
 
-# -- models of settings
+# -- models of settings ----------------------------------------------------------------------------
 
 
 def settings_model(
     name: str, types: Mapping[str, Any], ranges: Mapping[str, dict], choices: Mapping[str, tuple]
 ) -> type[BaseModel]:
-    """A strict model of optional fields: types, ranges as pydantic's bounds, and valid values where
+    """Make a strict model of optional fields.
+
+    types: of each field.  ranges: pydantic's bounds, of numbers.  choices: valid values, where
     there are few.
     """
-    kinds = {key: Literal[choices[key]] if key in choices else kind for key, kind in types.items()}
+    specified = {}
+    for field_name, kind in types.items():
+        if field_name in choices:
+            kind = Literal[choices[field_name]]
+        specified[field_name] = (kind, Field(None, **ranges.get(field_name, {})))
     config = ConfigDict(
         strict=True,
         extra="forbid",
@@ -214,41 +218,37 @@ def settings_model(
         arbitrary_types_allowed=True,
         protected_namespaces=(),
     )
-    specified = {key: (kind, Field(None, **ranges.get(key, {}))) for key, kind in kinds.items()}
     return create_model(name, __config__=config, **specified)
 
 
-def check_values(model: type[BaseModel], values: dict[str, Any], prefix: str = "") -> None:
-    """Raise a ValueError, in one sentence, for the first field whose value is not valid."""
+def check_fields(model: type[BaseModel], values: dict[str, Any], prefix: str = "") -> None:
+    """Raise InvalidValue for the first field whose value is not valid, with pydantic's reasons."""
     try:
         model.model_validate(values)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
         name = errors[0]["loc"][0]
-        reasons = dict.fromkeys(
-            e["msg"].replace("Input", "it", 1) for e in errors if e["loc"][0] == name
-        )
-        raise InvalidValue(
-            f"{prefix}{name}",
-            values[name],
-            " or ".join(reasons),
-            f"{prefix}{name}={show_value(values[name])}: {' or '.join(reasons)}.",
-        ) from None
+        of_name = [one["msg"] for one in errors if one["loc"][0] == name]
+        # a type of several members gives a reason for each, some of them twice
+        reasons = dict.fromkeys(message.replace("Input", "it", 1) for message in of_name)
+        valid = " or ".join(reasons)
+        sentence = f"{prefix}{name}={show_value(values[name])}: {valid}."
+        raise InvalidValue(f"{prefix}{name}", values[name], valid, sentence) from None
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:
-    """Which of the known names was probably meant."""
-    close = get_close_matches(str(name)[:100], known, n=3)
-    return (
-        f"did you mean {' or '.join(close)}?"
-        if close
-        else f"valid fields are {', '.join(sorted(known)[:12])}, ..."
-    )
+    """Ask whether one of the known names was meant; without a similar one, list some."""
+    known = list(known)
+    similar = get_close_matches(str(name)[:100], known, n=3)
+    if similar:
+        return f"did you mean {' or '.join(similar)}?"
+    return f"valid fields are {', '.join(sorted(known)[:12])}, ..."
 
 
-# -- a run
+# -- a run -----------------------------------------------------------------------------------------
 
-MAX_NAME, MAX_TEXT = 100, 1000  # characters
+_MAX_NAME = 100  # characters of a run's name
+_MAX_TEXT = 1000  # characters of any other text
 
 
 @dataclass(frozen=True)
@@ -260,12 +260,15 @@ class RunConfig:
         policy, quantization, lora: as in `load_policy`; lora is a rank.
         dtype: of frozen weights, as in `load_policy`; "auto" is the device's.
         task, task_options: as in `get_task`.
-        num_prompts: size of the training set. eval_prompts, eval_group_size: held-out prompts and
-        rollouts of each, sampled before and after; 0 prompts for
-            no evaluation.
+        num_prompts: size of the training set.
+        eval_prompts, eval_group_size: held-out prompts and rollouts of each, sampled before and
+            after; 0 prompts for no evaluation.
         seed: of the policy's adapters, the data and the sampling.
         threads: of torch, None for its default. CPU results are reproducible for a fixed number.
         trainer: fields of `CancellationConfig`.
+
+    Raises:
+        InvalidValue: for the first field whose value is not valid.
     """
 
     name: str = "run"
@@ -284,19 +287,16 @@ class RunConfig:
 
     def __post_init__(self):
         for key in FIELDS:
-            object.__setattr__(self, key, plain(getattr(self, key)))
-        check_values(_RUN, vars(self))
+            object.__setattr__(self, key, to_builtin(getattr(self, key)))
+        check_fields(_RUN, vars(self))
         for key in ("name", "policy", "task"):
             text = getattr(self, key)
-            if not (text.isprintable() and text.strip() and len(text) <= MAX_TEXT):
-                raise InvalidValue(key, text, f"text of 1 to {MAX_TEXT:,} printable characters")
-        if (
-            len(self.name) > MAX_NAME
-            or self.name.startswith(".")
-            or re.search(r"[/\\]|^\s|\s$", self.name)
-        ):
+            if not (text.isprintable() and text.strip() and len(text) <= _MAX_TEXT):
+                raise InvalidValue(key, text, f"text of 1 to {_MAX_TEXT:,} printable characters")
+        misplaced = re.search(r"[/\\]|^\s|\s$", self.name)
+        if len(self.name) > _MAX_NAME or self.name.startswith(".") or misplaced:
             valid = (
-                f"a folder's name of at most {MAX_NAME} characters, without / or \\, not beginning"
+                f"a folder's name of at most {_MAX_NAME} characters, without / or \\, not beginning"
                 " with a dot"
             )
             raise InvalidValue("name", self.name, valid)
@@ -304,50 +304,52 @@ class RunConfig:
 
     @classmethod
     def load(cls, source: RunConfig | dict | str | Path) -> RunConfig:
-        """From a YAML file's path, a dict or a RunConfig; ValueError, naming file and field, if one
-        is invalid.
+        """Make a config from a YAML file's path, a dict or a RunConfig.
+
+        Raises ValueError, in one sentence that names file and field, if one is invalid.
         """
         if isinstance(source, RunConfig):
             return source
         if isinstance(source, dict):
-            if unknown := [key for key in source if key not in FIELDS]:
-                raise InvalidValue(
-                    show_value(unknown[0]),
-                    source[unknown[0]],
-                    FIELDS,
-                    f"{show_value(unknown[0])} is not a field of a run;"
-                    f" {nearest(unknown[0], FIELDS)}",
-                )
-            return cls(**source)
+            return cls._from_dict(source)
         if not isinstance(source, str | Path):
             raise InvalidValue("config", source, "the path of a YAML file, a dict or a RunConfig")
-        values = read_yaml(source, "config")
+        values = read_settings_file(source, "config")
         if not isinstance(values, dict):
             raise ValueError(f"The config {source} must be a mapping of fields to values.")
         try:
-            return cls.load(values)
+            return cls._from_dict(values)
         except ValueError as error:
             raise reworded(error, f"The config {source}: {error}") from None
 
+    @classmethod
+    def _from_dict(cls, values: dict) -> RunConfig:
+        for key, value in values.items():
+            if key not in FIELDS:
+                shown = show_value(key)
+                sentence = f"{shown} is not a field of a run; {nearest(key, FIELDS)}"
+                raise InvalidValue(str(key), value, FIELDS, sentence)
+        return cls(**values)
+
     def override(self, settings: dict[str, Any]) -> RunConfig:
-        """A copy with `settings` applied; a key like `trainer.learning_rate` or
-        `task_options.operands` reaches into a section, and a bare field of CancellationConfig is
-        the trainer's. ValueError if one is unknown or invalid."""
-        values, named = asdict(self), set()
-        whole_first = sorted(
-            settings.items(), key=lambda setting: setting[0] not in ("trainer", "task_options")
-        )
-        for key, value in whole_first:
-            section, name = place(key)
-            if (section, name) in named:
-                raise InvalidValue(
-                    f"{section}.{name}",
-                    value,
-                    "set once",
-                    f"{section}.{name} is set twice, the second time to {show_value(value)}; set it"
-                    " once.",
-                )
-            named.add((section, name))
+        """Make a copy with `settings` applied.
+
+        A key like `trainer.learning_rate` or `task_options.operands` reaches into a section, and a
+        bare field of CancellationConfig is the trainer's. Raises InvalidValue if a key is unknown
+        or set twice, or a value invalid.
+        """
+        values = asdict(self)
+        seen = set()
+        # a section as a whole first, then what reaches into it
+        whole_first = sorted(settings, key=lambda key: key not in SECTIONS)
+        for key in whole_first:
+            value = settings[key]
+            section, name = locate_setting(key, value)
+            if (section, name) in seen:
+                field = f"{section}.{name}"
+                sentence = f"{field} is set twice, the second time to {show_value(value)}; set it"
+                raise InvalidValue(field, value, "set once", f"{sentence} once.")
+            seen.add((section, name))
             if section is None:
                 values[name] = value
             elif isinstance(values[section], dict):
@@ -358,40 +360,48 @@ class RunConfig:
 
 
 FIELDS = tuple(f.name for f in fields(RunConfig))
+SECTIONS = ("trainer", "task_options")  # fields of a run that have fields
 
 
 def flatten(values: dict, prefix: str = "") -> dict:
-    """A config's fields, those of a section as section.field."""
+    """A config's fields, those of a section as section.field.
+
+    >>> flatten({"seed": 0, "trainer": {"beta": 0.1}})
+    {'seed': 0, 'trainer.beta': 0.1}
+    """
     flat = {}
     for key, value in values.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.")
-            if isinstance(value, dict)
-            else {f"{prefix}{key}": value}
-        )
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
     return flat
 
 
-def place(key: Any) -> tuple[str | None, str]:
-    """Section of a run's fields, or None, and name in it, of a setting's key."""
-    section, dot, name = key.partition(".") if isinstance(key, str) else ("", "", "")
-    if dot and name and section in ("trainer", "task_options"):
-        return section, name
+def locate_setting(key: Any, value: Any = None) -> tuple[str | None, str]:
+    """The section that a setting's key reaches into (None: a run's own field), and its name there.
+
+    value: of the setting.  Raises InvalidValue for a key that is neither a run's nor its trainer's.
+
+    >>> locate_setting("task_options.operands"), locate_setting("seed"), locate_setting("beta")
+    (('task_options', 'operands'), (None, 'seed'), ('trainer', 'beta'))
+    """
+    if isinstance(key, str):
+        section, _, name = key.partition(".")
+        if name and section in SECTIONS:
+            return section, name
     if key in FIELDS:
         return None, key
     if key in trainer_fields():
         return "trainer", key
     known = {*FIELDS, *trainer_fields()}
-    raise InvalidValue(
-        show_value(key),
-        None,
-        known,
-        f"{show_value(key)} is neither a field of a run nor of its trainer; {nearest(key, known)}",
-    )
+    shown = show_value(key)
+    sentence = f"{shown} is neither a field of a run nor of its trainer; {nearest(key, known)}"
+    raise InvalidValue(str(key), value, known, sentence)
 
 
-def plain(value: Any) -> Any:
-    """A value as YAML has it: NumPy's and torch's scalars as Python's, paths as text, tuples as
+def to_builtin(value: Any) -> Any:
+    """A value as YAML has it: scalars of NumPy and torch as Python's, paths as text, tuples as
     lists.
     """
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
@@ -399,8 +409,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: to_builtin(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_builtin(item) for item in value]
+    return value
 
 
 _RUN = settings_model("Run", get_type_hints(RunConfig, include_extras=True), {}, {})
@@ -409,53 +421,63 @@ _RUN = settings_model("Run", get_type_hints(RunConfig, include_extras=True), {},
 def trainer_args(
     config: RunConfig, device: torch.device, output_dir: str | Path
 ) -> CancellationConfig:
-    """The trainer's settings of a run on a device, with the defaults that runs have; ValueError,
-    also TRL's own.
+    """The trainer's settings of a run on a device, with the defaults that runs have.
+
+    Raises ValueError, also TRL's own, for settings that make no trainer.
     """
-    capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     settings = {
         "report_to": "none",
         "logging_steps": 1,
         "disable_tqdm": True,
         "beta": 0.0,
         "fp32_adapters": config.lora is not None,
-    } | config.trainer
+    }
+    settings |= config.trainer
+    # a field that transformers renames goes by the name that the installed one knows
     for old, new in NEW_NAMES.items():
-        value = settings.pop(old, settings.pop(new, None if "kwargs" in old else False))
-        settings[new if hasattr(GRPOConfig, new) else old] = value
+        default = None if "kwargs" in old else False
+        value = settings.pop(old, settings.pop(new, default))
+        known = new if hasattr(GRPOConfig, new) else old
+        settings[known] = value
+
+    # bfloat16 from Ampere on, float16 on older GPUs, float32 on a CPU
+    on_gpu = device.type == "cuda"
+    has_bf16 = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of a field's coming name
-        kind = {
-            "use_cpu": device.type == "cpu",
-            "bf16": capable,
-            "fp16": device.type == "cuda" and not capable,
-        }
-        args = CancellationConfig(output_dir=str(output_dir), seed=config.seed, **kind, **settings)
+        args = CancellationConfig(
+            output_dir=str(output_dir),
+            seed=config.seed,
+            use_cpu=device.type == "cpu",
+            bf16=has_bf16,
+            fp16=on_gpu and not has_bf16,
+            **settings,
+        )
     if args.max_steps <= 0:
-        raise InvalidValue(
-            "trainer.max_steps", args.max_steps, "a positive number of optimizer steps"
-        )
+        valid = "a positive number of optimizer steps"
+        raise InvalidValue("trainer.max_steps", args.max_steps, valid)
     if "save_steps" not in settings:
-        args.save_steps = args.steps_per_batch * max(
-            1, round(args.max_steps / 5 / args.steps_per_batch)
-        )
+        # about five checkpoints, each after a whole generation batch
+        batches = round(args.max_steps / 5 / args.steps_per_batch)
+        args.save_steps = args.steps_per_batch * max(1, batches)
     return args
 
 
-# -- YAML
+# -- YAML ------------------------------------------------------------------------------------------
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data: 5e-4 is a number (YAML 1.1 wants 5.0e-4), a date is text, and no key is given
-    twice.
-    """
+    """Plain data: 5e-4 is a number (YAML 1.1 wants 5.0e-4), a date is text, no key comes twice."""
 
     def construct_mapping(self, node, deep=False):
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{twice[0]} is given twice", node.start_mark
-            )
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                problem = f"{key.value} is given twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -467,42 +489,44 @@ _Loader.yaml_implicit_resolvers = {
     start: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
     for start, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+\Z")
 for _kind in (_Loader, _Dumper):
-    _float = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+\Z")
-    _kind.add_implicit_resolver("tag:yaml.org,2002:float", _float, list("-+0123456789."))
+    _kind.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
-def dump_yaml(value: Any) -> str:
-    """Plain data as a YAML text that `parse_yaml` reads back as the same."""
+def dump_settings(value: Any) -> str:
+    """Write plain data as a YAML text that `parse_settings` reads back as the same."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
 
 
-def parse_yaml(text: str) -> Any:
-    """The plain data that a YAML text stands for; ValueError, part of a sentence, where it is no
-    YAML.
+def parse_settings(text: str) -> Any:
+    """Read the plain data that a YAML text stands for.
+
+    Raises ValueError, whose text is the rest of a sentence ("is not valid YAML: ..."), where it is
+    no YAML.
     """
     try:
         return yaml.load(text, _Loader)  # a SafeLoader
     except (yaml.YAMLError, ValueError, TypeError) as error:  # the last: of a key that is a list
-        problem, mark = (
-            getattr(error, "problem", None) or error,
-            getattr(error, "problem_mark", None),
-        )
+        problem = getattr(error, "problem", None) or error
+        mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         raise ValueError(f"is not valid YAML: {one_line(problem, 150)}{where}") from None
 
 
-def read_yaml(path: str | Path, kind: str) -> Any:
-    """The plain data of a YAML file; ValueError, naming the file and its kind, for what is none."""
+def read_settings_file(path: str | Path, kind: str) -> Any:
+    """Read the plain data of a YAML file.
+
+    kind: what the file is, such as "config".  Raises ValueError, naming both, for a file that can't
+    be read or is no YAML.
+    """
     try:
-        return parse_yaml(find_file(path).read_text(encoding="utf-8"))
+        return parse_settings(find_file(path).read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"The {kind} {path} is not UTF-8 (byte 0x{error.object[error.start]:02x})."
-        ) from None
+        byte = error.object[error.start]
+        raise ValueError(f"The {kind} {path} is not UTF-8 (byte 0x{byte:02x}).") from None
     except OSError as error:
-        raise ValueError(
-            f"The {kind} {path} can't be read ({error.strerror or explain_error(error)})."
-        ) from None
+        reason = error.strerror or explain_error(error)
+        raise ValueError(f"The {kind} {path} can't be read ({reason}).") from None
     except ValueError as error:
         raise ValueError(f"The {kind} {path} {error}.") from None

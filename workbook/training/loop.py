@@ -433,9 +433,10 @@ class LoopConfig:
             valid = f"a function, such as workbook.probes.exact_credit: rule={self.rule!r} needs it"
             raise InvalidValue("known_credit", None, valid)
         if self.permuted and (asks_credit or self.rule in REWARD_FREE):
-            raise ValueError(
+            sentence = (
                 f"permuted=True leaves rule={self.rule!r} its signal, which is not in the rewards."
             )
+            raise InvalidValue("permuted", True, f"False with rule={self.rule!r}", sentence)
 
 
 # fields that are whole numbers, and fields that are one of a few

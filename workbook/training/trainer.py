@@ -89,8 +89,8 @@ class CancellationTrainer(GRPOTrainer):
             (B, T); `args` then leaves the field of that name at its default.
 
     Raises:
-        ValueError: if a setting would break an intervention or make it a silent no-op, one sentence
-            for each.
+        InvalidValue: if settings would break an intervention or make it a silent no-op, one
+            sentence for each; its field is that of the first.
     """
 
     _tag_names = ("trl", "grpo", "cancellation")
@@ -111,9 +111,9 @@ class CancellationTrainer(GRPOTrainer):
             raise ValueError(" ".join(missing))
         super().__init__(model, reward_funcs, args=args, **kwargs)
         faults = problems(args, **meter.model_facts(self), rule=self.credit_rule)
-        errors = [fault.sentence for fault in faults if fault.severity == "error"]
+        errors = [fault for fault in faults if fault.severity == "error"]
         if errors:
-            raise ValueError(" ".join(errors))
+            raise errors[0].refusal(" ".join(error.sentence for error in errors))
         for fault in faults:
             warnings.warn(fault.sentence, stacklevel=2)
         if args.fp32_adapters:
