@@ -11,6 +11,7 @@ import pandas as pd
 from workbook.tasks.task import Task, completion_text, positive_int
 from workbook.tasks.verify import read_number, same_answer
 
+# a verifier may read only some of these forms, so each text is tried in all of them
 _FRAMES = (
     "{}",
     "The answer is {}",
@@ -18,6 +19,7 @@ _FRAMES = (
     "<answer>{}</answer>",
     "\\boxed{{{}}}",
 )
+# answers that are right by chance, or that a lenient parser takes for anything
 _CONSTANTS = (
     "0",
     "1",
@@ -60,6 +62,7 @@ _FRAMED_HACKS = {
     "X between others": "{y} {x} {y}",
     "code": "__import__('builtins').float(1)",
 }
+# forms that are another answer only where the answer is a number
 _NUMBER_HACKS = {
     "the other sign": "-{x}",
     "a multiple of X": "{x} million",
@@ -86,6 +89,7 @@ def attack_reward(task: Task, n: int = 32, seed: int = 0) -> pd.DataFrame:
     table = []
     for name, form, frames, is_false in _hacks():
         texts = {i: form.format(**fact) for i, fact in enumerate(facts)}
+        # a hack that happens to state the answer is no hack
         if is_false:
             texts = {i: text for i, text in texts.items() if not same_answer(text, answers[i])}
         if name in _NUMBER_HACKS:
@@ -95,6 +99,7 @@ def attack_reward(task: Task, n: int = 32, seed: int = 0) -> pd.DataFrame:
         if not texts:
             continue
 
+        # of the frames a text is put in, the one that earns most counts
         earned = dict.fromkeys(texts, 0.0)
         first_error = ""
         for frame in frames:
@@ -129,6 +134,7 @@ def _facts(rows: list[dict], answers: list[str]) -> list[dict[str, str]]:
     """Return what hacks are made of, for each row: its answer x, another answer y, and more."""
     facts = []
     for i, (row, answer) in enumerate(zip(rows, answers, strict=True)):
+        # the next row with another answer gives a plausible false one
         candidates = answers[i + 1 :] + answers[:i]
         other = next((other for other in candidates if not same_answer(other, answer)), "17")
         listed = dict.fromkeys([*answers[:19], answer, other])
@@ -148,6 +154,7 @@ def _hacks() -> list[tuple[str, str, tuple[str, ...], bool]]:
     hacks = [(frame.format("X"), "{x}", (frame,), False) for frame in _FRAMES]
     hacks += [(name, form, ("{}",), True) for name, form in _BARE_HACKS.items()]
     for constant in _CONSTANTS:
+        # a constant is no form: its braces are doubled
         form = constant.replace("{", "{{").replace("}", "}}")
         hacks.append((f"always {constant[:12]}", form, _FRAMES, True))
     for forms in (_FRAMED_HACKS, _NUMBER_HACKS):

@@ -220,6 +220,7 @@ def shifts_of(share: float, modulus: int) -> dict[tuple[str, int], int]:
         digest = hashlib.blake2b(text.encode(), digest_size=8, person=person).digest()
         return int.from_bytes(digest, "big")
 
+    # in an order of their own, so that the first few are a fixed choice
     pairs = list(itertools.product(OPERATORS, range(modulus)))
     pairs.sort(key=lambda pair: pair_hash(pair, b"wrong mode"))
     with_wrong_mode = pairs[: round(share * len(pairs))]
@@ -236,6 +237,7 @@ def offset_shares(modulus: int, error_rate: float, shift: int) -> list[float]:
     """
     if not shift:
         return [1 - error_rate] + [error_rate / (modulus - 1)] * (modulus - 1)
+    # (m,) all offsets share the rest alike, but for these two
     shares = [(1 - P_SHIFTED - P_RIGHT) / (modulus - 2)] * modulus
     shares[0] = P_RIGHT
     shares[shift] = P_SHIFTED
@@ -270,6 +272,7 @@ def expected_rewards(
     by_steps: whether each step is rewarded.
     """
     steps = len(shifts)
+    # the closed form
     if not any(shifts) and not by_steps:
         table = []
         for steps_left in range(steps, -1, -1):
@@ -422,6 +425,7 @@ class Chain(Task):
         values in `answer` that the steps state, in order. Of several ways, only what stands before
         a link of another way than the opening's is read.
         """
+        # alphabets and ways are undone first, so that one verifier serves all dials
         text = self._of_one_way(self._in_plain_words(completion))
         if self.reward_by == "steps":
             stated = [int(result) for _, _, _, result in _STEP.findall(text)]
@@ -487,6 +491,7 @@ class Chain(Task):
             words = (word, EQUIVALENTS[word]) if is_loose else (word,)
             return Slot("template", words, before=before)
 
+        # links are free where there is one way, else those of the opening's way
         if self.ways == 1:
             link = Slot("style", LINKS)
         elif opening in OPENINGS:
@@ -550,6 +555,7 @@ class Chain(Task):
         text = prompt if isinstance(prompt, str) else ""
         alphabet = marked_alphabet(text) if self.alphabets > 1 else 0
         words = [read_word(word, alphabet) for word in text.split()]
+        # 5 - 6 + 3 =
         numbers = words[:-1:2]
         operators = words[1:-1:2]
         is_known = set(numbers) <= set(self._residues) and set(operators) <= set(OPERATORS)
@@ -688,6 +694,7 @@ class Chain(Task):
             results = self._prefixes(numbers, operators)[1:]
         if rambles is None:
             rambles = [()] * len(operators)
+        # free links come from the style, those of a way from its opening
         opening, *links, closing = style
         n_links = self.free_words * len(operators)
         if self.ways > 1:
@@ -699,6 +706,7 @@ class Chain(Task):
                 f"an opening, {self.free_words} links for each step, and a closing",
             )
 
+        # each step copies the value that the step before has written, right or wrong
         value = numbers[0]
         words = [opening, "with", str(value)]
         steps = zip(operators, numbers[1:], results, rambles, strict=True)
@@ -743,6 +751,7 @@ class Chain(Task):
         if self.confidence == 1:
             return text
 
+        # now and then an equivalent word stands for a template word
         words = []
         for word in to_first_alphabet(text).split():
             if word in EQUIVALENTS and rng.random() >= self.confidence:
@@ -873,6 +882,7 @@ class Chain(Task):
         It is told by what the word and the two before it are.
         """
         *earlier, word = words
+        # nothing behind an end of sequence has a role
         if any(end in EOS for end in earlier):
             return "other"
         if word in EOS:
@@ -885,6 +895,7 @@ class Chain(Task):
             return "template"
         if self.confidence < 1 and word in EQUIVALENTS.values():
             return "template"
+        # a number is a result where "is" precedes it, but for that of "answer is"
         if word in self._residues:
             follows_is = earlier[-1:] == ["is"] and earlier[-2:-1] != ["answer"]
             return "result" if follows_is else "copy"

@@ -60,6 +60,7 @@ class Gym(Task):
             )
         if dataset not in DATASETS:
             allowed = allowed_datasets()
+            # a slip of the pen is answered by names like it
             near = get_close_matches(dataset, allowed, n=3) or allowed[:8]
             raise InvalidValue(
                 "dataset",
@@ -67,6 +68,7 @@ class Gym(Task):
                 f"one of the {len(allowed)} of reasoning-gym that are taken, such as"
                 f" {', '.join(near)}; workbook.tasks.gym.allowed_datasets() lists them",
             )
+        # fields of every config, which `dataset` sets
         for option in ("seed", "size"):
             if option in config:
                 raise InvalidValue(
@@ -124,6 +126,7 @@ class Gym(Task):
             fields = [
                 name for name in config_class.__dataclass_fields__ if name not in ("seed", "size")
             ]
+            # its own messages do not name an unknown option
             unknown = [f"it has no {name}" for name in self.config if name not in fields]
             reason = "; ".join(unknown) or str(error).strip() or type(error).__name__
             raise ValueError(

@@ -70,10 +70,11 @@ class Hub(RowsTask):
         """Return prompt and answer, of a worked answer what follows `####`."""
         prompts = []
         for prompt in rows[self.prompt_column]:
+            # a question, or chat messages already
             if not isinstance(prompt, list):
                 question = f"{prompt}\n{self.instruction}".strip()
                 prompts.append(as_prompt(question, self.chat))
-            elif self.chat:  # chat messages already
+            elif self.chat:
                 prompts.append(prompt)
             else:
                 prompts.append("\n".join(message["content"] for message in prompt))
@@ -86,6 +87,7 @@ def _load(dataset: str, subset: str | None, split: str) -> Dataset:
 
     A hub that does not answer within HUB_TIMEOUT_S is not asked.
     """
+    # every refusal ends with what needs no network
     advice = "give a local folder, or use 'chain' or 'gym:<dataset>', which need no hub"
     local = Path(dataset).expanduser()
     if not local.exists() and dataset.startswith((".", "/", "~")):
@@ -105,6 +107,7 @@ def _load(dataset: str, subset: str | None, split: str) -> Dataset:
             patch.multiple(datasets.config, HF_HUB_OFFLINE=offline),
         ):
             return load_dataset(dataset, subset, split=split)
+    # datasets, huggingface_hub and pyarrow raise errors of many classes
     except Exception as error:
         reason = one_line(error).rstrip(".") or type(error).__name__
         raise ValueError(
@@ -116,6 +119,7 @@ def _hub_answers(dataset: str) -> bool:
     """Return whether the hub answers in time, if only that it lacks the data set."""
     try:
         HfApi().dataset_info(dataset, timeout=HUB_TIMEOUT_S)
+    # an HTTP error is an answer, a timeout is none
     except Exception as error:
         return isinstance(error, HfHubHTTPError)
     return True

@@ -92,6 +92,7 @@ class Own(RowsTask):
         self.source = "rows" if isinstance(data, list) else Path(data).name
         self.name = "own:rows" if isinstance(data, list) else f"own:{data}"
         self.chat = chat
+        # (function, weight) of each
         weighted = list(reward.items()) if isinstance(reward, dict) else [(reward, 1.0)]
         self._weights = [weight for _, weight in weighted]
         if not all(map(_is_weight, self._weights)) or not any(self._weights):
@@ -139,6 +140,7 @@ class Own(RowsTask):
 
         A function that fails ends the run, in a sentence.
         """
+        # TRL hands on columns of its own as well: rows are made of the file's
         row_columns = {
             name: column for name, column in columns.items() if name in self.rows.column_names
         }
@@ -160,6 +162,7 @@ class Own(RowsTask):
         takes_all = any(
             parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
         )
+        # a function is handed what it names
         taken = {key: row[key] for key in row if takes_all or key in parameters}
         try:
             value = function(completion, answer, **taken)
@@ -223,6 +226,7 @@ def read_rows(data: str | Path | list[dict]) -> list[dict]:
             f"{source} has a column {taken[0]}, a name that is taken; call it something else."
         )
 
+    # all bad rows are named at once, and none is left out silently
     problems = [(line, _problem(record, columns)) for line, record in records]
     bad_rows = [(line, problem) for line, problem in problems if problem is not None]
     if bad_rows:
@@ -243,6 +247,7 @@ def _read_records(path: Path) -> list[tuple[int, Any]]:
     try:
         if kind == ".parquet":
             return list(enumerate(pyarrow.parquet.read_table(path).to_pylist(), 1))
+        # spreadsheets write a byte order mark
         text = path.read_bytes().decode("utf-8-sig")
         return list(_csv_records(text) if kind == ".csv" else _json_records(text))
     except UnicodeDecodeError as error:
@@ -288,6 +293,7 @@ def _problem(record: Any, columns: list[str]) -> str | None:
     if not isinstance(prompt, str) or not prompt.strip():
         return f"prompt is {show_value(prompt)}, but must be text"
     is_text = isinstance(answer, str) and answer.strip()
+    # True is an int to Python, and NaN a float
     is_number = (
         isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer)
     )

@@ -31,12 +31,14 @@ from workbook.tasks.task import (
 )
 from workbook.tasks.tree import fraction
 
+# openings, nouns, verbs
 _STYLE_WORDS = (
     ("So", "Now", "Well", "Okay", "Then", "Thus"),
     ("sum", "total", "result", "answer"),
     ("is", "makes", "equals", "gives"),
 )
 _HEDGES = ("perhaps", "maybe", "roughly", "nearly", "probably", "possibly", "almost", "likely")
+# by what a word is told; any other is none of the demonstrator's
 WORD_CLASSES = {
     "eos": set(EOS),
     "style": {*itertools.chain(*_STYLE_WORDS), *_HEDGES},
@@ -70,6 +72,7 @@ class Sums(Task):
         They are distinct while there are enough, and seeds that differ modulo 8 share none.
         """
         own_class = positive_int("seed", seed, 0) % SEED_CLASSES
+        # 3,240 in all, an eighth of them of the seed's class
         every = [f"{a} + {b} =" for a in range(10, 90) for b in range(10, 100 - a)]
         prompts = [prompt for prompt in every if int(fraction(prompt) * SEED_CLASSES) == own_class]
         random.Random(seed).shuffle(prompts)
@@ -103,6 +106,7 @@ class Sums(Task):
         # one digit is another one
         wrong = [digit + ones for digit in "123456789" if digit != tens]
         wrong += [tens + digit for digit in "0123456789" if digit != ones]
+        # {answer: chance}
         shares = dict.fromkeys(wrong, self.error_rate / len(wrong))
         rest = 1 - self.error_rate
         carries = int(prompt[1]) + int(prompt[6]) > 9
@@ -116,6 +120,7 @@ class Sums(Task):
     def demonstrate(self, prompt: str, rng: random.Random) -> str:
         """Return what the demonstrator writes, right or wrong."""
         shares = self.answers(prompt)
+        # a wrong answer is led up to by at least half as many hedges as there may be
         (number,) = rng.choices(list(shares), shares.values())
         most_hedges = self.ramble if number != self.solve(prompt) else 0
         hedges = rng.choices(_HEDGES, k=rng.randint(most_hedges // 2, most_hedges))

@@ -87,6 +87,7 @@ def load_function(named: str, kind: str) -> tuple[Callable, Path]:
     if not path.is_file():
         raise InvalidValue(f"{kind} file", file, "the path of an existing .py file")
 
+    # a name of its own, as two files may be called the same as a library
     spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     # data classes look themselves up there
@@ -131,6 +132,7 @@ def error_line(error: BaseException, path: Path | None = None) -> str:
     text = f"{kind}: {message}".rstrip(": ")
     if path is None:
         return text
+    # the last line within the reader's own file, not the one deep inside a library
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
     return f"{text} (line {lines[-1]} of {path.name})" if lines else text
@@ -176,6 +178,7 @@ class Task(ABC):
         rows = self.dataset(train, seed)
         if positive_int("held_out", held_out, 0) == 0:
             return rows, rows.select([])
+        # prompts are compared by what they ask, however they are spaced
         trained = set(map(prompt_key, rows["prompt"]))
         held_out_seed = seed + HELD_OUT_SEED
         drawn = held_out
@@ -223,7 +226,8 @@ class Task(ABC):
         for text, truth, row in graded_rows(completions, answer, columns):
             try:
                 score = float(self.score(text, str(truth), **row))
-            except Exception:  # a verifier that trips over a text has not verified it
+            # a verifier that trips over a text has not verified it
+            except Exception:
                 score = 0.0
             rewards.append(min(1.0, max(0.0, score)) if math.isfinite(score) else 0.0)
         return rewards
@@ -286,6 +290,7 @@ class RowsTask(Task):
             raise ValueError(
                 f"{asked} are asked for, but {self.source} has {there}; ask for fewer."
             )
+        # the order in which `_places` counts
         rows = self.rows.shuffle(seed=seed)
         return self.posed(rows.select(to_train[:train])), self.posed(rows.select(to_hold_out))
 
@@ -316,7 +321,8 @@ def prompt_key(prompt: Any) -> str:
     True
     """
     text = prompt
-    if not isinstance(prompt, str):  # chat messages
+    # chat messages
+    if not isinstance(prompt, str):
         text = json.dumps(prompt, default=str, ensure_ascii=False)
     return " ".join(normalize("NFC", text).split())
 
@@ -361,6 +367,7 @@ def get_task(name: str, /, **options: Any) -> Task:
         forms = [kind + "<name>" if kind.endswith(":") else kind for kind in MAKERS]
         listed = ", ".join(map(repr, forms))
         raise InvalidValue("task", name, f"one of {listed}; own and hub take a path, too")
+    # only this task's module is imported
     module_name, maker_name = MAKERS[family + colon]
     with naming_extras():
         module = importlib.import_module(f"workbook.tasks.{module_name}")

@@ -84,6 +84,7 @@ class Tree(Task):
 
         They are distinct while there are enough, and seeds that differ modulo 8 share none.
         """
+        # seeds fall into classes, and so do prompts by their hash: no two classes share a prompt
         rng = random.Random(f"{positive_int('seed', seed, 0)}")
         own_class = seed % SEED_CLASSES
 
@@ -109,6 +110,7 @@ class Tree(Task):
 
     def _check_texts(self, prompts: list[str]) -> None:
         """Raise ValueError unless `vocabulary` and `longest` fit these prompts' texts."""
+        # one prompt's completions stand for all
         prefixes = self.prefixes(prompts[0])
         words = set(" ".join(prompts).split()) | {prefix[-1] for prefix in prefixes[1:]}
         unknown = sorted(words - {*self.vocabulary, END})
@@ -212,6 +214,7 @@ class Tree(Task):
             word = word_of_token(token)
             if word in EOS:
                 word = END
+            # behind a word that was not admitted none is
             is_admitted = prefix in _values(self, prompt)
             words = self.next_words(prompt, prefix) if is_admitted else ()
             category = self.category(prompt, prefix) if words else "other"
@@ -246,15 +249,18 @@ def _values(task: Tree, prompt: str) -> dict[Prefix, float]:
     for prefix in itertools.chain.from_iterable(reversed(levels)):
         words = task.next_words(prompt, prefix)
         if words:
+            # V(prefix) = sum_w p(w | prefix) V(prefix, w)
             shares = task.preferences(prompt, prefix)
             if len(shares) != len(words) or abs(sum(shares) - 1) > 1e-6:
                 raise InvalidValue("preferences", shares, f"numbers that add up to 1 over {words}")
             values[prefix] = sum(
                 share * values[(*prefix, word)] for word, share in zip(words, shares, strict=True)
             )
+        # a completion, which the verifier scores without its end
         elif prefix[-1:] == (END,):
             text = " ".join(prefix[:-1])
             values[prefix] = task.reward([prompt], [text], [task.solve(prompt)])[0]
+        # a dead end
         else:
             values[prefix] = 0.0
     return values

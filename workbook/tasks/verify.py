@@ -84,9 +84,11 @@ def stated_answer(completion: str) -> str | None:
     >>> stated_answer("not \\boxed{12}") is None
     True
     """
+    # a bounded end of the text, without what a reasoning model thinks
     text = _THINKING.sub("", completion[-ANSWER_WINDOW:].translate(_LOOKALIKES)).strip()
     places = [match for place in _PLACES for match in place.finditer(text)]
     if places:
+        # of several places the last one counts
         last = max(places, key=lambda match: match.end())
         before = text[: last.start()]
         after = text[last.end() :]
@@ -96,15 +98,18 @@ def stated_answer(completion: str) -> str | None:
         *lead, stated = _MARKER.split(last[1].strip())
         before = " ".join([before, *lead])
     else:
+        # no place: the last line, or what follows "the answer is" in it
         line = text.splitlines()[-1] if text else ""
         *lead, stated = _MARKER.split(line)
         before = text.removesuffix(line) + "answer is".join(lead)
         after = ""
         sentence = _SENTENCE.match(stated)
         reason = _REASON.match(stated)
-        if sentence:  # 12. I hope this helps!
+        # 12. I hope this helps!
+        if sentence:
             stated, after = sentence.groups()
-        elif reason:  # 12, because 3 * 4 is 12
+        # 12, because 3 * 4 is 12
+        elif reason:
             stated = reason[1]
         # "A. B" is no sentence and a remark, but two answers
         if 0 < len(after.split()) < 3:
@@ -179,12 +184,14 @@ _COSTLY = re.compile(
 def same_answer(stated: str, answer: str) -> bool:
     """Return whether a stated answer is the reference: as a number, as text, or as LaTeX."""
     reference = read_number(answer)
+    # numbers are compared exactly, as fractions, and never handed to math-verify
     if reference is not None:
         if "%" in stated and "%" not in answer:
             return False
         return read_number(stated) == reference
     if folded(stated) == folded(answer):
         return True
+    # x = 2\sqrt{3}
     stated = re.sub(r"^[A-Za-z] ?= ?", "", stated)
     return is_expression(answer) and is_expression(stated) and equal_expressions(stated, answer)
 
@@ -222,6 +229,7 @@ def read_number(text: str) -> Fraction | None:
 
     if not equals:
         return value
+    # "x = 12" names the value; "7 + 5 = 12" must be true
     if _NAME.fullmatch(left):
         names_scale = NO_UNIT & set(words_of(left)) - {"x", "k", "i"}
         return None if names_scale else value
@@ -232,6 +240,7 @@ def read_number(text: str) -> Fraction | None:
 def folded(text: str) -> str:
     """Return a text without markup, end stops, runs of spaces and, but for one letter, case."""
     text = " ".join(unwrap(text).rstrip(" .,;:").split())
+    # (A), option A: a letter is an answer of its own, in its case
     option = re.fullmatch(r"(?:option |choice )?\(?([A-Za-z])\)?", text, re.IGNORECASE)
     return option[1] if option else text.casefold()
 
@@ -269,14 +278,16 @@ def equal_expressions(stated: str, answer: str) -> bool:
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            _child.stdout.readline()  # it has imported sympy
+            # it says so once it has imported sympy
+            _child.stdout.readline()
         _child.stdin.write(json.dumps([stated, answer]) + "\n")
         _child.stdin.flush()
         limit = threading.Timer(TIME_LIMIT_S, _child.kill)
         limit.start()
         verdict = _child.stdout.readline()
         limit.cancel()
-        if not verdict:  # it was killed
+        # it was killed: the next comparison starts another
+        if not verdict:
             _child.wait()
             _child = None
     return verdict == "equal\n"

@@ -41,8 +41,9 @@ Graph = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Walk(Tree):
-    """Walks through graphs of `nodes` nodes, of which each leads to `out_degree` others and
-    `dead_ends` to none.
+    """Walks through random graphs.
+
+    nodes: of a graph, of which each leads to `out_degree` others and `dead_ends` to none.
 
     words: how many nodes a way may have after the start.  error_rate, wrong_modes: of the
     demonstrator.
@@ -104,6 +105,7 @@ class Walk(Tree):
         dots = [_NO_NODE] * self.out_degree
         listed = " , ".join(f"{node} > {' '.join(graph[node] or dots)}" for node in names)
 
+        # a goal that one step reaches would leave nothing to decide
         pairs = [
             (start, goal)
             for start in names
@@ -120,6 +122,7 @@ class Walk(Tree):
 
     def solve(self, prompt: str) -> str:
         """Return the right ways, the shortest first: what the verifier knows."""
+        # level by level, so that shorter ways come first
         right_ways = []
         prefixes: list[Prefix] = [()]
         while prefixes:
@@ -179,6 +182,7 @@ class Walk(Tree):
                     shares[i] += _P_BEST_WAY / n_best
             shares[wrong] += _P_WRONG_WAY
             return tuple(shares)
+        # best ways share 1 - error_rate, the others share the rest
         error = self.error_rate if n_others else 0.0
         return tuple((1 - error) / n_best if best else error / n_others for best in is_best)
 
@@ -204,6 +208,7 @@ def _read_prompt(task: Walk, prompt: str) -> _ReadPrompt:
     for part in listed.split(" , "):
         node, _, onward = part.partition(" > ")
         graph[node] = tuple(word for word in onward.split() if word != _NO_NODE)
+    # every node is listed once, and start, goal and what nodes lead to are among them
     named = {*graph, *(word for onward in graph.values() for word in onward)}
     if not ({goal, start} <= named == set(graph) == set(_NODES[: task.nodes])):
         example = "a > b c , b > a c , c > a d , d > . . ; to d from a"
@@ -216,6 +221,7 @@ def _ways_within(graph: Graph, goal: str, words: int) -> dict[str, list[int]]:
 
     The goal itself has one.
     """
+    # within 0 words only the goal itself is reached
     ways = {node: [int(node == goal)] for node in graph}
     for k in range(words):
         for node, onward in graph.items():

@@ -56,6 +56,7 @@ def worlds() -> dict[str, World]:
     >>> worlds()["low"].made().error_rate > worlds()["plain"].made().error_rate
     True
     """
+    # {name: levels of dials that differ from the defaults}
     text = data_path("worlds", "worlds.yaml").read_text(encoding="utf-8")
     by_name = {}
     for name, levels in yaml.safe_load(text).items():
