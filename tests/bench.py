@@ -34,7 +34,7 @@ from workbook.policies import load_policy
 from workbook.probes import cancellation_index, coupling_by_confidence, masked_update, token_flips
 from workbook.rollouts import sample_rollouts
 from workbook.studies.bench import Bench
-from workbook.studies.worlds.study import SIZES, run_arm
+from workbook.studies.worlds.study import SIZES, run_world_arm
 from workbook.tasks import get_task
 from workbook.theory import group_advantages
 from workbook.training import CancellationConfig, CancellationTrainer
@@ -219,7 +219,7 @@ def bench_studies(rounds: int) -> None:
     bench.readings(SIZES["world:third"].held_out)
     for rule in ("dr_grpo", "permuted", "known_credit"):
         took = statistics.median(
-            seconds(lambda rule=rule: run_arm(bench, rule, 3e-4)) for _ in range(rounds)
+            seconds(lambda rule=rule: run_world_arm(bench, rule, 3e-4)) for _ in range(rounds)
         )
         print(f"arena, {rule}: {3600 / took:,.0f} runs per core hour")
 

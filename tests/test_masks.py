@@ -15,7 +15,7 @@ from workbook.probes.values import exact_values
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.teaching.delta import Half
-from workbook.studies.teaching.masks import arms, own_rates
+from workbook.studies.teaching.masks import mask_rules, own_rates
 from workbook.studies.teaching.opposition import Opposition, noise_of
 from workbook.studies.teaching.tabular import table_change
 from workbook.tasks import get_task
@@ -325,8 +325,8 @@ def test_rates_are_those_at_which_runs_end_highest():
 
 
 def test_every_mask_has_two_twins():
-    names = [name for name in arms() if "by " in name and "," not in name]
+    names = [name for name in mask_rules() if "by " in name and "," not in name]
     assert len(names) == 4
     assert all(
-        {f"{name}, permuted signs", f"{name}, matched credit"} <= {*arms()} for name in names
+        {f"{name}, permuted signs", f"{name}, matched credit"} <= {*mask_rules()} for name in names
     )

@@ -119,7 +119,7 @@ def test_what_cannot_be_split_is_refused(policy, rollouts):
 def test_credit_made_by_cancelling_pairs_is_all_of_the_correlation():
     table = by_hand.hand_built_arm()
     assert falls(table)["correlation"] == pytest.approx(1)
-    assert by_hand.excess_share(table) == pytest.approx(1)
+    assert by_hand.excess_share_by_hand(table) == pytest.approx(1)
 
 
 def test_without_credit_nothing_falls_and_with_it_in_one_context_much():

@@ -21,7 +21,7 @@ import torch
 import transformers
 
 from workbook.policies.small import make_model, make_tokenizer
-from workbook.studies.making import BATCH_SIZE, LEARNING_RATE, measure, train_supervised
+from workbook.studies.making import BATCH_SIZE, LEARNING_RATE, measure_start, train_supervised
 from workbook.tasks.chain import Chain
 
 
@@ -62,7 +62,7 @@ def main() -> None:
         "measured": {
             "prompts": args.eval_prompts,
             "temperature": 1.0,
-            **measure(model, tokenizer, task, args.eval_prompts, args.seed),
+            **measure_start(model, tokenizer, task, args.eval_prompts, args.seed),
         },
         "sha256": {
             path.name: hashlib.sha256(path.read_bytes()).hexdigest()

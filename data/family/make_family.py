@@ -20,7 +20,7 @@ from workbook.places import file_hash
 from workbook.policies.family import Member, committed_file
 from workbook.policies.models import seeded
 from workbook.policies.small import from_int8, make_model, make_tokenizer, to_int8
-from workbook.studies.making import MEASURED_PROMPTS, measure, train_supervised
+from workbook.studies.making import MEASURED_PROMPTS, measure_start, train_supervised
 
 HERE = Path(__file__).parent
 MIN_REWARD, MIN_GREEDY = 0.2, 0.5  # chance is 1 / 10
@@ -36,7 +36,7 @@ def made(member: Member, role: str) -> dict:
         train_supervised(model, tokenizer, member.task, member.sft_steps, seed=member.seed)
         stored = to_int8(model.state_dict())
         model.load_state_dict(from_int8(stored))
-        measured = measure(model.eval(), tokenizer, member.task, MEASURED_PROMPTS, member.seed)
+        measured = measure_start(model.eval(), tokenizer, member.task, MEASURED_PROMPTS, member.seed)
     measured = {name: round(x, 4) for name, x in measured.items()}
     if measured["reward"] < MIN_REWARD or measured["greedy"] < MIN_GREEDY:
         return {"seed": member.seed, "role": "passed over", "measured": measured}

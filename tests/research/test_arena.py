@@ -160,7 +160,7 @@ def test_no_lead_counts_where_known_credit_is_not_clear_of_plain(folder, tmp_pat
         path, pd.concat([runs, runs.query("arm == 'dr_grpo'").assign(arm="oracle")])
     )
     with pytest.raises(ValueError, match="void"):
-        claims.separated(Tables("world:third", tmp_path), "edit_mask")
+        claims.lead_where_credit_is_clear(Tables("world:third", tmp_path), "edit_mask")
     with pytest.raises(Void):
         DEFINITIONS["arena"]["P3"](Units("arena", "world:third", 10, tmp_path))
 
@@ -248,7 +248,7 @@ def small(monkeypatch):
         *((worlds, "TUNED", 2), (half_way, "LEAST", -1.0)),
     ):
         monkeypatch.setattr(module, name, value)
-    monkeypatch.setitem(worlds.SIZES, "tiny", worlds.Sizes(2, 1, 2, 2))
+    monkeypatch.setitem(worlds.SIZES, "tiny", worlds.WorldSizes(2, 1, 2, 2))
 
 
 def test_a_small_arena_is_measured_rates_first(tmp_path, small):

@@ -23,7 +23,14 @@ from workbook.rollouts.scoring import sequence_logps
 from workbook.studies import compute_ledger
 from workbook.studies.batching import study
 from workbook.studies.batching.claims import difference, opposition
-from workbook.studies.batching.study import Arm, against_shuffled, arms, ends, loop_of, tuned_rates
+from workbook.studies.batching.study import (
+    OrderArm,
+    against_shuffled,
+    batching_config,
+    ends,
+    order_arms,
+    tuned_rates,
+)
 from workbook.studies.bench import Bench
 from workbook.theory.advantages import group_advantages
 from workbook.theory.batching import STRATEGIES
@@ -277,10 +284,14 @@ def test_the_rate_is_the_best_below_any_collapse():
 
 
 def test_a_units_runs_begin_alike(monkeypatch):
-    assert len(arms(0)) > len(arms(10)) == len(STRATEGIES)
-    monkeypatch.setattr(study, "arms", lambda unit: [Arm(2, "shuffled"), Arm(2, "query_preserved")])
+    assert len(order_arms(0)) > len(order_arms(10)) == len(STRATEGIES)
+    monkeypatch.setattr(
+        study, "arms", lambda unit: [OrderArm(2, "shuffled"), OrderArm(2, "query_preserved")]
+    )
     monkeypatch.setattr(study, "rates", lambda: {2: 1e-4, 8: 2e-4})
-    monkeypatch.setattr(study, "loop_of", lambda arm, lr: loop_of(arm, lr, prompts=4, batches=2))
+    monkeypatch.setattr(
+        study, "loop_of", lambda arm, lr: batching_config(arm, lr, prompts=4, batches=2)
+    )
     monkeypatch.setattr(study, "HELD_OUT", 2)
     tables = study.batch_composition_study(Bench("tiny", 0))
     table, control = tables["curves"], tables["control"]

@@ -67,9 +67,9 @@ def test_the_study_measures_what_the_claims_read(tmp_path, monkeypatch):
     monkeypatch.setitem(study.SIZES, "tiny", (8, 4, 1, 3, (2,)))
     record.measure("dose", "tiny", seeds=[0], folder=tmp_path)
     tables = Tables("tiny", tmp_path)
-    assert claims.turning(tables).index.tolist() == [0]
+    assert claims.own_vs_others_contrast(tables).index.tolist() == [0]
     assert 0 < claims.rate(tables, "follows", "moved", prompts=1)[0] <= 1
-    assert np.isfinite(claims.contrast(tables, prompts=2)[0])
+    assert np.isfinite(claims.contrast_at(tables, prompts=2)[0])
     assert np.isfinite(claims.permuted_sign_effect(tables, claims.SAME_WORD)[0])
     assert claims.optimizer_distance(tables, "sgd").index.tolist() == [0]
 

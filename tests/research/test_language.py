@@ -199,7 +199,7 @@ def test_the_rounded_adapter_merged_is_the_policy(script, monkeypatch):
 
 # --- both studies
 def test_a_unit_is_probed(script, monkeypatch):
-    monkeypatch.setitem(study.SIZES, SUMS, study.Sizes(14, 5, 6, 2, (2, 2), 40, 4))
+    monkeypatch.setitem(study.SIZES, SUMS, study.ProbeSizes(14, 5, 6, 2, (2, 2), 40, 4))
     bench = Bench(SUMS, 0)
     assert bench.scale.policy == "smollm2:sums,seed=2"
     tables = study.probes_study(bench)

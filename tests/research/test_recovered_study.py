@@ -88,13 +88,13 @@ def along(noise_per_signal) -> dict[str, pd.DataFrame]:
 
 def test_distance_from_the_line():
     on_it = [3.0 / (size - 1) for size in studies.GROUP_SIZES]
-    assert measures.off_the_line(along(on_it)).tolist() == pytest.approx([0, 0])
+    assert measures.residual_off_the_line(along(on_it)).tolist() == pytest.approx([0, 0])
     doubled = [
         noise * (2 if size == 64 else 1)
         for noise, size in zip(on_it, studies.GROUP_SIZES, strict=True)
     ]
     # an octave in one of five
-    assert measures.off_the_line(along(doubled)).tolist() == pytest.approx([0.2, 0.2])
+    assert measures.residual_off_the_line(along(doubled)).tolist() == pytest.approx([0.2, 0.2])
 
 
 def test_four_batches_of_a_unit_make_its_number_as_it_was_registered():

@@ -16,7 +16,7 @@ from refusals import refused
 from workbook import __main__
 from workbook.policies import load_policy
 from workbook.statistics import nested_mean
-from workbook.studies import SCALES, Scale, bench, load_measured, measure, record, storage
+from workbook.studies import SCALES, Setting, bench, load_measured, measure, record, storage
 from workbook.studies.record import check_results, provenance
 from workbook.studies.registration import (
     named_after,
@@ -40,7 +40,7 @@ REGISTRATION = "registered: 2026-11-22\nquestion: do signs decide?\n"
 def small(tmp_path_factory):
     """The study of token flips at the size of a few rollouts, measured once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(SCALES, "tiny", Scale("tiny", "bundled", "chain", 4, 2, 4, 48, 2))
+        patch.setitem(SCALES, "tiny", Setting("tiny", "bundled", "chain", 4, 2, 4, 48, 2))
         folder = tmp_path_factory.mktemp("results")
         results.write_text(folder, "flip_backbones", REGISTRATION)
         yield folder, measure("flip_backbones", "tiny", seeds=[0], folder=folder)

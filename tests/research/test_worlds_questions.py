@@ -53,11 +53,11 @@ def test_bias_is_what_is_off_the_exact_gradient():
 
 def test_small_studies_of_one_unit(tmp_path, monkeypatch):
     monkeypatch.setattr(half_way, "LEAST", -1.0)
-    monkeypatch.setitem(study.SIZES, "tiny", study.Sizes(2, 1, 2, 2))
+    monkeypatch.setitem(study.SIZES, "tiny", study.WorldSizes(2, 1, 2, 2))
     monkeypatch.setattr(questions, "FEW_REDRAWS", 2)
     with pytest.raises(NotMeasured):
         measure("worlds_groups", "tiny", [0], tmp_path)  # before its rates
-    own = study.run_arm(Bench("tiny"), "dr_grpo", 6e-4)
+    own = study.run_world_arm(Bench("tiny"), "dr_grpo", 6e-4)
     write(tmp_path, "worlds_rates", "tiny", 0, runs=own.assign(policy=0))
     for name, count in (("worlds_groups", 8), ("worlds_defaults", 7)):
         measure(name, "tiny", [0], tmp_path)

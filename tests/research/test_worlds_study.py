@@ -164,8 +164,8 @@ def test_tokens_to_half_way_rates_and_price_by_hand():
 
 def test_the_line_and_its_predictions_are_those_of_least_squares(folder):
     tables = Tables("worlds", folder)
-    points, said = outcomes.points(tables), outcomes.predicted(tables)
-    line, fit = outcomes.law(points), stats.linregress(points["x"], points["price"])
+    points, said = outcomes.price_points(tables), outcomes.predicted_prices(tables)
+    line, fit = outcomes.fit_price_line(points), stats.linregress(points["x"], points["price"])
     assert points["x"].tolist() == pytest.approx([-np.log2(SHARES[scale]) for scale in OPEN])
     assert (line.slope, line.intercept) == pytest.approx((fit.slope, fit.intercept))
     assert 0.4 < line.slope < 0.6, "plain was made slower by the root of the share"
@@ -178,7 +178,7 @@ def test_the_line_and_its_predictions_are_those_of_least_squares(folder):
         stats.t.ppf(0.975, len(OPEN) - 2) * error
     )
     with pytest.raises(ValueError, match="three worlds"):
-        outcomes.law(points.head(2))
+        outcomes.fit_price_line(points.head(2))
 
 
 def test_a_committed_prediction_stands_when_worlds_are_added(folder, tmp_path):
@@ -188,10 +188,13 @@ def test_a_committed_prediction_stands_when_worlds_are_added(folder, tmp_path):
         tmp_path / "results", "worlds", f"walk_wrong: {{line_of: {few}}}\n", "predicted"
     )
     tables = Tables("worlds", tmp_path / "results")
-    points, said = outcomes.points(tables), outcomes.predicted(tables).set_index("world")
+    points, said = (
+        outcomes.price_points(tables),
+        outcomes.predicted_prices(tables).set_index("world"),
+    )
     for world, part in {"walk_wrong": points[points["world"].isin(few)], "longer": points}.items():
         assert said.loc[world, "mean"] == pytest.approx(
-            outcomes.law(part).predict(said.loc[world, "x"]).mean
+            outcomes.fit_price_line(part).predict(said.loc[world, "x"]).mean
         )
 
 
@@ -207,7 +210,9 @@ def test_a_world_whose_exact_values_are_off_does_not_count(folder, tmp_path, bia
         0,
         errors=pd.DataFrame([{"bias": bias, "square": square}]),
     )
-    points = outcomes.points(Tables("worlds", tmp_path / "results")).set_index("world")["price"]
+    points = outcomes.price_points(Tables("worlds", tmp_path / "results")).set_index("world")[
+        "price"
+    ]
     assert points.notna()["walk"] == counts
     assert points.drop("walk").notna().all()
     if not counts:
@@ -264,7 +269,7 @@ def test_the_ledger_judges_worlds_as_units(folder):
 
 def test_a_lead_is_void_where_sharpening_alone_gains(folder):
     tables = Tables("world:third", folder)
-    assert len(claims.credited(tables, "positive_only")) == 10
+    assert len(claims.lead_beyond_sharpening(tables, "positive_only")) == 10
     sure = tables["worlds/runs"]["arm"] == "entropy_minimization"
     runs = tables["worlds/runs"].assign(
         value=lambda rows: rows["value"].where(~sure, rows["value"] + rows["batch"] / 99)
@@ -272,7 +277,7 @@ def test_a_lead_is_void_where_sharpening_alone_gains(folder):
     other = Tables("world:third", folder)
     other._whole |= {"worlds/runs": runs}
     with pytest.raises(ValueError, match="void"):
-        claims.credited(other, "positive_only")
+        claims.lead_beyond_sharpening(other, "positive_only")
     other.registered = lambda *_: other
     judged = [
         measurements("Q2", one).set_index("key").loc["Q2", "outcome"] for one in (other, tables)
@@ -284,7 +289,7 @@ def test_the_signal_of_exact_gradients_is_that_of_sampled_updates(monkeypatch):
     """Both rules' mean updates have the length that exact gradients say, and known credit's noise
     is no larger.
     """
-    monkeypatch.setitem(study.SIZES, "tiny", study.Sizes(2, 1, 2, 24))
+    monkeypatch.setitem(study.SIZES, "tiny", study.WorldSizes(2, 1, 2, 24))
     updates = study.start_study(Bench("tiny"))["updates"].set_index("rule")
     ratio = updates["sampled2"] / updates["mean2"]
     assert ratio.tolist() == pytest.approx([1, 1], abs=0.25)
@@ -302,7 +307,7 @@ def small(monkeypatch):
     monkeypatch.setattr(study, "LADDER", (0,))
     monkeypatch.setattr(study, "TUNED", 2)
     monkeypatch.setattr(half_way, "LEAST", -1.0)
-    monkeypatch.setitem(study.SIZES, "tiny", study.Sizes(2, 1, 2, 2))
+    monkeypatch.setitem(study.SIZES, "tiny", study.WorldSizes(2, 1, 2, 2))
 
 
 def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(
@@ -387,7 +392,7 @@ def test_charts_draw_every_world(folder):
 
 def test_the_line_that_is_drawn_is_that_through_the_worlds(folder):
     table = figures.prices(folder)
-    line = outcomes.law(outcomes.points(Tables("worlds", folder)))
+    line = outcomes.fit_price_line(outcomes.price_points(Tables("worlds", folder)))
     assert table[["intercept", "slope", "worlds"]].drop_duplicates().to_numpy().tolist() == [
         pytest.approx([line.intercept, line.slope, len(OPEN)])
     ]

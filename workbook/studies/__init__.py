@@ -13,6 +13,6 @@ _NAMES = {  # module: what it offers
     "studies.bench": "Bench",
     "studies.ledger": "CLAIMS SCALES compute_ledger ledger_json measurements",
     "studies.record": "FAMILY Tables load_measured measure",
-    "studies.registration": "SCALES Scale WORLD_SCALES read_registration registered_outcome",
+    "studies.registration": "SCALES Setting WORLD_SCALES read_registration registered_outcome",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -25,7 +25,7 @@ from workbook.ledger import CANNOT, DESCRIBED, DOES_NOT_HOLD, HOLDS, OPEN, TOO_S
 from workbook.statistics import detectable_effect, t_interval
 from workbook.studies.registration import MIN_UNITS, Outcome
 
-LEVEL = 0.05
+_LEVEL = 0.05
 
 
 class Rule(NamedTuple):
@@ -42,7 +42,7 @@ class Rule(NamedTuple):
         """The word for (n,) independent numbers, by their intervals alone."""
         if len(x) < MIN_UNITS:
             return OPEN
-        near, whole = t_interval(x, 1 - 2 * LEVEL), t_interval(x, 1 - LEVEL)
+        near, whole = t_interval(x, 1 - 2 * _LEVEL), t_interval(x, 1 - _LEVEL)
         small = self.low < near.low and near.high < self.high
         if small and self.threshold == 0:  # the null: a clear effect may be too small, too
             return TOO_SMALL
@@ -99,7 +99,7 @@ def judge_units(
     if log:  # towards the claim, in the ratio's unit
         detectable = float(abs(np.exp(rule.threshold + rule.toward * detectable) - c))
     ends = [
-        float(back(end)) for level in (1 - LEVEL, 1 - 2 * LEVEL) for end in t_interval(x, level)[1:]
+        float(back(end)) for level in (1 - _LEVEL, 1 - 2 * _LEVEL) for end in t_interval(x, level)[1:]
     ]
     flat = np.ptp(x) == 0 and x[0] == rule.threshold  # a floor, a ceiling, or no contrast
     return Judged(mean, *ends, rule.p(x), detectable, len(x), CANNOT if flat else rule.word(x))
@@ -161,7 +161,7 @@ def conclude(row: dict, reason: str, control: dict | None) -> tuple[str, str]:
     if (name := row["positive_control"]) and (control is None or control["outcome"] != HOLDS):
         word = control["outcome"] if control else "not measured"
         return CANNOT, f"its positive control, {name}, does not separate ({word})"
-    if row["p_holm"] > LEVEL and outcome != OPEN:
+    if row["p_holm"] > _LEVEL and outcome != OPEN:
         return (
             OPEN,
             (

@@ -86,7 +86,7 @@ JUDGED = (
     ),
     *("registration", "clean", "commits"),
 )
-COLUMNS = ["claim", "words", "paper", "statement", "falsifier", *JUDGED[1:], "command"]
+_COLUMNS = ["claim", "words", "paper", "statement", "falsifier", *JUDGED[1:], "command"]
 
 
 # --- the records of all studies
@@ -348,13 +348,13 @@ def _concluded(claims: Sequence[str], tables: Sequence[Tables]) -> list[dict]:
         if row is not None and place not in done:
             done.add(place)
             control = word((place[0], row["positive_control"])) if row["positive_control"] else None
-            row["outcome"], row["reason"] = conclude(row, reason_against(row), control)
+            row["outcome"], row["reason"] = conclude(row, doubt_about(row), control)
         return row
 
     return [word((row["scale"], row["key"])) for row in rows]
 
 
-def reason_against(row: dict) -> str:
+def doubt_about(row: dict) -> str:
     """Why a row cannot be tested here: by rows.yaml, or because its registration says so; "" for
     nothing.
     """
@@ -372,7 +372,7 @@ def corrected(places: dict[tuple[str, str], dict]) -> dict[tuple[str, str], floa
     """
     p = {(row.scale, row.key): row.p for row in kept_ledger().itertuples() if row.outcome != CANNOT}
     for place, row in places.items():
-        if reason_against(row):
+        if doubt_about(row):
             p.pop(place, None)
         elif np.isfinite(row["p"]):
             p[place] = row["p"]
@@ -416,7 +416,7 @@ def _complete(table: pd.DataFrame) -> pd.DataFrame:
         for name, order in orders.items()
     }
     order = pd.DataFrame(places).sort_values(["claim", "scale", "role"], kind="stable").index
-    return table.loc[order, COLUMNS].reset_index(drop=True)
+    return table.loc[order, _COLUMNS].reset_index(drop=True)
 
 
 def command(study: str, claim: str, scale: str) -> str:

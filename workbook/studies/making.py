@@ -63,9 +63,9 @@ SCORED_CHAINS = 64
 # of the members that start from another one; the more with the alphabets
 TUNING_STEPS, MORE_PER_DOUBLING = 100, 25
 # alphabet, up to 16 of them, and above
-ONE, FEW, MANY = {"lr": 3e-3}, {"lr": 5e-3}, {"lr": 8e-3, "right_first": 0.5}
+ONE, _FEW, _MANY = {"lr": 3e-3}, {"lr": 5e-3}, {"lr": 8e-3, "right_first": 0.5}
 # of an alphabet's direction in its embeddings, and of its margin in the logits, at the start
-SIZE, MARGIN = 0.7, 12.0
+SIZE, _MARGIN = 0.7, 12.0
 MEASURED_PROMPTS = 512
 
 
@@ -204,7 +204,7 @@ def greedy_rewards(
 
 
 @torch.no_grad()
-def measure(
+def measure_start(
     model: transformers.LlamaForCausalLM, tokenizer, task: Chain, prompts: int, seed: int
 ) -> dict[str, float]:
     """Sample one completion per prompt at temperature 1 and return what they say.
@@ -306,7 +306,7 @@ def _train_member(member: Member, folder: Path) -> None:
             base = make_member(member.base)
             model, loss = tuned(base, tokenizer, task, member.seed)
         model.eval()
-        measured = measure(model, tokenizer, task, MEASURED_PROMPTS, member.seed)
+        measured = measure_start(model, tokenizer, task, MEASURED_PROMPTS, member.seed)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     start = None
@@ -314,7 +314,7 @@ def _train_member(member: Member, folder: Path) -> None:
         start = {
             "name": member.base.name,
             "sha256": file_hash(base / "model.safetensors"),
-            **tuning(task),
+            **fine_tuning(task),
         }
     facts = {
         "made_by": "workbook.studies.making",
@@ -328,14 +328,14 @@ def _train_member(member: Member, folder: Path) -> None:
     write_record(folder, facts)
 
 
-def tuning(task: Chain) -> dict:
+def fine_tuning(task: Chain) -> dict:
     """Return how a member with more words than its base is trained on: arguments of `train`.
 
     25 more steps per doubled alphabets. Many of them disturb the arithmetic, which right chains
     alone bring back.
     """
     steps = TUNING_STEPS + MORE_PER_DOUBLING * (task.alphabets - 1).bit_length()
-    kind = ONE if task.alphabets == 1 else FEW if task.alphabets <= 16 else MANY
+    kind = ONE if task.alphabets == 1 else _FEW if task.alphabets <= 16 else _MANY
     return {"steps": steps, "right_first": 0.0, **kind}
 
 
@@ -404,7 +404,7 @@ def tuned(base: Path, tokenizer, task: Chain, seed: int):
     model.lm_head = _Head(
         old["lm_head.weight"][rows], _discriminants(model, tokenizer, task), of, alphabet
     )
-    loss = train_supervised(model.train(), tokenizer, task, seed=seed, **tuning(task))
+    loss = train_supervised(model.train(), tokenizer, task, seed=seed, **fine_tuning(task))
     config = type(model.config).from_dict({**model.config.to_dict(), "vocab_size": len(tokenizer)})
     trained = type(model)(config)
     trained.generation_config = model.generation_config
@@ -432,11 +432,11 @@ def _discriminants(model, tokenizer, task: Chain) -> Tensor:
         states.shape[1]
     )
     x, y = states.flatten(0, 1), nn.functional.one_hot(which, task.alphabets).float()
-    margin = MARGIN * (task.alphabets > 1)
+    margin = _MARGIN * (task.alphabets > 1)
     return margin * torch.linalg.solve(x.T @ x + 0.01 * len(x) * torch.eye(x.shape[1]), x.T @ y).T
 
 
-def main() -> None:
+def make_from_command() -> None:
     parser = argparse.ArgumentParser(description="Make members of the family, into the cache.")
     parser.add_argument("name", nargs="+", type=member_of, help='e.g. "family:seed=3,alphabets=4"')
     for member in parser.parse_args().name:
@@ -444,4 +444,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    make_from_command()

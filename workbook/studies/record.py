@@ -49,7 +49,7 @@ from workbook.studies.storage import (
 )
 
 UNNAMED = "Writing to data/results, since no folder is named,"
-STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
+_STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
     "arena": "studies.worlds.arena:arena_study",
     "arena_mix": "studies.worlds.arena:mix_study",
     "arena_rates": "studies.worlds.arena:arena_rates_study",
@@ -101,7 +101,7 @@ TUNING = (
     "smollm2_rates",
     "worlds_rates",
 )  # studies of the tuning policies of a scale
-KEPT = ("coupling",)  # studies whose tables can be read still, and whose measuring code has left
+_KEPT = ("coupling",)  # studies whose tables can be read still, and whose measuring code has left
 
 PROVENANCE = ["unit", "created", "commit", "modified", "registration", "policy"]
 
@@ -118,7 +118,7 @@ def check_results(folder: str | Path) -> None:
     """Raise a ValueError, in one sentence, unless a folder holds studies' tables with readable
     manifests.
     """
-    known = (*STUDIES, *KEPT)
+    known = (*_STUDIES, *_KEPT)
     tables = [
         path
         for path in sorted(Path(folder).glob("*/*.*.parquet"))
@@ -248,21 +248,21 @@ def provenance(study: str, scale: str, folder: str | Path | None = None) -> pd.D
 
 
 def _check_study(name: str) -> None:
-    if name not in (*STUDIES, *KEPT):
-        raise InvalidValue("study", name, tuple(STUDIES))
+    if name not in (*_STUDIES, *_KEPT):
+        raise InvalidValue("study", name, tuple(_STUDIES))
 
 
 def _study(name: str) -> Callable:
     _check_study(name)
-    if name in KEPT:
+    if name in _KEPT:
         raise InvalidValue(
             "study",
             name,
-            tuple(STUDIES),
+            tuple(_STUDIES),
             f"study={show_value(name)} is measured no longer; its tables are kept, for"
             " `load_measured`.",
         )
-    module, _, function = STUDIES[name].partition(":")
+    module, _, function = _STUDIES[name].partition(":")
     return getattr(import_module(f"workbook.{module}"), function)
 
 

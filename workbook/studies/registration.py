@@ -39,7 +39,7 @@ from workbook.studies.storage import RESULTS, experiment_folder, read_once
 
 
 @dataclass(frozen=True)
-class Scale:
+class Setting:
     """How large a study is: which policy and task, how many prompts, rollouts per prompt, new
     tokens and seeds.
     """
@@ -58,38 +58,38 @@ class Scale:
 ONE_DIGIT_SUMS = {"chat": True, "max_terms": 2, "max_digits": 1}
 PLAIN_SUMS = ONE_DIGIT_SUMS | {"chat": False}
 SCALES = {
-    "tiny": Scale("tiny", "bundled", "chain", 6, 4, 8, 48, 1),
-    "bundled": Scale("bundled", "bundled", "chain", 64, 64, 8, 48, 5),
+    "tiny": Setting("tiny", "bundled", "chain", 6, 4, 8, 48, 1),
+    "bundled": Setting("bundled", "bundled", "chain", 64, 64, 8, 48, 5),
     # of the first unit: every other one has a policy and prompts of its own (`studies.bench`)
-    "family": Scale("family", "family:seed=1", "chain", 64, 64, 8, 48, 10),
+    "family": Setting("family", "family:seed=1", "chain", 64, 64, 8, 48, 10),
     # one-digit sums asked in two ways, which are two tasks: in a chat (reward near 0.2), or as
     # plain text to go on from
-    "smollm2_chat": Scale(
+    "smollm2_chat": Setting(
         "smollm2_chat", "smollm2-135m", "gym:chain_sum", 8, 4, 8, 20, 3, ONE_DIGIT_SUMS
     ),
-    "smollm2_plain": Scale(
+    "smollm2_plain": Setting(
         "smollm2_plain", "smollm2-135m", "gym:chain_sum", 160, 4, 8, 8, 2, PLAIN_SUMS
     ),
-    "gemma3_plain": Scale(
+    "gemma3_plain": Setting(
         "gemma3_plain", "gemma3-270m", "gym:chain_sum", 80, 4, 8, 8, 1, PLAIN_SUMS
     ),
 }
 # a scale per world, whose units are its policies; completions are as long as its task's
 WORLDS = load_yaml(data_path("worlds", "worlds.yaml").read_text(encoding="utf-8"))
 WORLD_SCALES = {
-    name: Scale(name, name, name, 64, 64, 8, 0, 10) for name in map("world:{}".format, WORLDS)
+    name: Setting(name, name, name, 64, 64, 8, 0, 10) for name in map("world:{}".format, WORLDS)
 }
 # SmolLM2 tuned to a task, whose units are policies, too (data/smollm2): sums in a sentence, and
 # wrong ones that ramble
 TUNED_SCALES = {
-    "smollm2:sums": Scale("smollm2:sums", "smollm2:sums,seed=1", "sums", 96, 24, 8, 12, 6),
-    "smollm2:ramble": Scale(
+    "smollm2:sums": Setting("smollm2:sums", "smollm2:sums,seed=1", "sums", 96, 24, 8, 12, 6),
+    "smollm2:ramble": Setting(
         "smollm2:ramble", "smollm2:ramble,seed=1", "sums", 96, 24, 8, 24, 6, {"ramble": 6}
     ),
 }
 POLICY_SCALES = WORLD_SCALES | TUNED_SCALES  # with policies of their own, for units and for tuning
 ALL_WORLDS = "worlds"  # the scale whose units are worlds: the places of their names in worlds.yaml
-SCALES |= POLICY_SCALES | {ALL_WORLDS: Scale(ALL_WORLDS, "", "", 0, 0, 8, 0, len(WORLD_SCALES))}
+SCALES |= POLICY_SCALES | {ALL_WORLDS: Setting(ALL_WORLDS, "", "", 0, 0, 8, 0, len(WORLD_SCALES))}
 
 
 def check_scale(name: str) -> None:

@@ -73,8 +73,8 @@ def less_cancelled(
     return nested_mean(wide.assign(less=wide[strategy] - wide["shuffled"]), "less")
 
 
-ORDERS = {"H11": "sign_partitioned", "H12": "query_preserved", "H13": "reward_balanced"}
-SETTINGS = {  # of every order's rows
+_ORDERS = {"H11": "sign_partitioned", "H12": "query_preserved", "H13": "reward_balanced"}
+_SETTINGS = {  # of every order's rows
     "": {},
     " small steps": {"level": SMALL},
     " unmatched": {"matched": False},
@@ -85,8 +85,8 @@ MEASURES = {
     STUDY: {
         **{
             f"{claim}{name}": partial(difference, order=order, **settings)
-            for claim, order in ORDERS.items()
-            for name, settings in SETTINGS.items()
+            for claim, order in _ORDERS.items()
+            for name, settings in _SETTINGS.items()
             if claim != "H11" or "outcome" not in settings
         },
         "H11 mechanism": opposition,
@@ -95,6 +95,6 @@ MEASURES = {
     },
     ONE_PROMPT: {
         f"{claim} one prompt": partial(difference, order=order, level=1, study=ONE_PROMPT)
-        for claim, order in ORDERS.items()
+        for claim, order in _ORDERS.items()
     },
 }

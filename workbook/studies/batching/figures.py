@@ -15,24 +15,24 @@ from workbook.studies.batching.study import (
     against_shuffled,
     ends,
     measured_curves,
-    rates,
+    tuned_levels,
 )
 from workbook.studies.bench import UNITS
 from workbook.studies.record import Tables, load_measured
 from workbook.views.figures import INTERVAL
 
-POLICIES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M"}  # by scale
+_POLICIES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M"}  # by scale
 MEASURES = {"in_step": "cancelled in a step", "sign_cosine": "cosine of the signs"}
 ARM_MEANS = ["start", "value", "sign_cosine", "grad_norm", "moved", "collapsed"]
-ARM = ["matched", "level", "order"]
+_ARM = ["matched", "level", "order"]
 
 
-def mechanism() -> pd.DataFrame:
+def _mechanism() -> pd.DataFrame:
     """What cancels in a step and the cosine of its signs, before training: columns policy, measure,
     tokens, strategy, mean, low, high.
     """
     rows = []
-    for scale, policy in POLICIES.items():
+    for scale, policy in _POLICIES.items():
         steps = load_measured("minibatches", scale, "steps")
         for column, measure in MEASURES.items():
             cells = steps.dropna(subset=column).groupby(["tokens", "strategy"])
@@ -41,12 +41,12 @@ def mechanism() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["policy", "measure", "tokens", "strategy", *INTERVAL])
 
 
-def whole_prompts() -> pd.DataFrame:
+def _whole_prompts() -> pd.DataFrame:
     """Cosine of the signs in query-preserved mini-batches minus that in shuffled ones: a row per
     policy and kind of tokens.
     """
     rows = []
-    for scale, policy in POLICIES.items():
+    for scale, policy in _POLICIES.items():
         tables = Tables(scale)
         seeds = tables["minibatches/steps"]["seed"].nunique()
         for tokens in ("all", "shared"):
@@ -55,13 +55,13 @@ def whole_prompts() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["policy", "seeds", "tokens", *INTERVAL])
 
 
-def orders() -> pd.DataFrame:
+def _orders() -> pd.DataFrame:
     """Every outcome of an order minus that of shuffled runs, a row per policy, level, order and
     matching; prompts: of a generation batch.
     """
-    runs, keys = ends(measured_curves()), ["policy", "level", "order", "matched"]
+    _runs, keys = ends(measured_curves()), ["policy", "level", "order", "matched"]
     parts = [
-        against_shuffled(runs, name).groupby(keys)["difference"].mean().rename(name)
+        against_shuffled(_runs, name).groupby(keys)["difference"].mean().rename(name)
         for name in OUTCOMES
     ]
     # a policy's units are one
@@ -69,30 +69,30 @@ def orders() -> pd.DataFrame:
     return table.assign(prompts=PROMPTS)
 
 
-def runs() -> pd.DataFrame:
+def _runs() -> pd.DataFrame:
     """Means of all runs of an arm, its learning rate, and how many units it has."""
-    by_arm = ends(measured_curves()).groupby(ARM)
+    by_arm = ends(measured_curves()).groupby(_ARM)
     means = by_arm[ARM_MEANS].mean()
     return means.assign(lr=by_arm["lr"].first(), units=by_arm["seed"].nunique()).reset_index()
 
 
-def value_curves() -> pd.DataFrame:
+def _value_curves() -> pd.DataFrame:
     """Exact held-out value along training at level 8, by order: means over policies."""
     curves = measured_curves().query("level == @LEVEL and matched")
     curves = curves.assign(policy=curves["seed"] % len(UNITS))  # three units share a policy
     return unit_curve(curves, "batch", "value", unit="policy", by="order")
 
 
-def choices() -> pd.DataFrame:
+def _choices() -> pd.DataFrame:
     """What an order changes about the held-out value, beside two ordinary choices: columns change,
     mean, low, high, units.
     """
-    runs = ends(measured_curves()).query("matched")
-    gaps = against_shuffled(runs.query("level == @LEVEL"))
+    _runs = ends(measured_curves()).query("matched")
+    gaps = against_shuffled(_runs.query("level == @LEVEL"))
     gaps = gaps.groupby(["order", "policy"])["difference"].mean()
     changes = {f"{NAMES[order]} instead of shuffled": part for order, part in gaps.groupby("order")}
 
-    shuffled = runs.query("order == 'shuffled'")
+    shuffled = _runs.query("order == 'shuffled'")
     shuffled = shuffled.pivot(index="seed", columns="level", values="value")
     for level in (2, 32):
         name = f"{level} prompts per mini-batch instead of 8, each at half of its best rate"
@@ -101,7 +101,7 @@ def choices() -> pd.DataFrame:
 
     tuning = ends(load_measured("batch_rates", "family", "curves")).query("level == @LEVEL")
     tuning = tuning.pivot(index="seed", columns="lr", values="value")
-    calm = min(tuning.columns, key=lambda rate: abs(rate - rates()[LEVEL]))
+    calm = min(tuning.columns, key=lambda rate: abs(rate - tuned_levels()[LEVEL]))
     halved = tuning[calm / 2] - tuning[calm]
     # three units: too few for an interval
     rows.append(("half the rate instead of the study's", halved.mean(), nan, nan, len(halved)))
@@ -110,10 +110,10 @@ def choices() -> pd.DataFrame:
 
 FIGURES = {
     "batch_composition": {
-        "batching/orders": orders,
-        "batching/runs": runs,
-        "batching/value_curves": value_curves,
-        "batching/choices": choices,
+        "batching/orders": _orders,
+        "batching/runs": _runs,
+        "batching/value_curves": _value_curves,
+        "batching/choices": _choices,
     },
-    "minibatches": {"batching/mechanism": mechanism, "batching/whole_prompts": whole_prompts},
+    "minibatches": {"batching/mechanism": _mechanism, "batching/whole_prompts": _whole_prompts},
 }

@@ -26,20 +26,20 @@ from workbook.theory.batching import STRATEGIES, minibatch_order
 from workbook.training.loop import LoopConfig, sample_batch, train
 
 # of a generation batch; generation batches; held-out prompts
-PROMPTS, BATCHES, HELD_OUT = 32, 4, 32
+PROMPTS, _BATCHES, _HELD_OUT = 32, 4, 32
 DRAWS = 20  # random orders of each strategy
-EVERY = 2  # generation batches from one reading of the held-out value to the next
+_EVERY = 2  # generation batches from one reading of the held-out value to the next
 # tried, by level
 RATES = {2: (5e-5, 1e-4, 2e-4), 8: (1.25e-4, 2.5e-4, 5e-4), 32: (2.5e-4, 5e-4, 1e-3)}
 CALM = 0.5  # of the best of them
-FEW = 6  # units that also measure the other levels, and no matching
+_FEW = 6  # units that also measure the other levels, and no matching
 # orders at the levels between
 SOME = ("shuffled", "query_preserved", "reward_balanced", "sign_partitioned")
 COLLAPSED = 0.5  # a run whose exact value ever falls below this share of the start's has collapsed
-ARM = ["level", "order", "matched"]
+_ARM = ["level", "order", "matched"]
 
 
-class Arm(NamedTuple):
+class OrderArm(NamedTuple):
     """One run of a unit."""
 
     level: int
@@ -47,22 +47,26 @@ class Arm(NamedTuple):
     matched: bool = True
 
 
-CONTROL = Arm(4, "shuffled")  # at level 8's rate: half as many prompts a step, twice as many steps
+CONTROL = OrderArm(
+    4, "shuffled"
+)  # at level 8's rate: half as many prompts a step, twice as many steps
 
 
-def arms(unit: int) -> list[Arm]:
+def order_arms(unit: int) -> list[OrderArm]:
     """The runs of a unit: level 8 in all orders; of the first units the other levels, and no
     matching, too.
     """
-    chosen = [Arm(8, order) for order in STRATEGIES]
-    if unit < FEW:
-        chosen += [Arm(2, order) for order in STRATEGIES]
-        chosen += [Arm(level, order) for level in (4, 16) for order in SOME]
-        chosen += [Arm(8, order, False) for order in STRATEGIES] + [Arm(32, "shuffled")]
+    chosen = [OrderArm(8, order) for order in STRATEGIES]
+    if unit < _FEW:
+        chosen += [OrderArm(2, order) for order in STRATEGIES]
+        chosen += [OrderArm(level, order) for level in (4, 16) for order in SOME]
+        chosen += [OrderArm(8, order, False) for order in STRATEGIES] + [OrderArm(32, "shuffled")]
     return chosen
 
 
-def loop_of(arm: Arm, lr: float, prompts: int = PROMPTS, batches: int = BATCHES) -> LoopConfig:
+def batching_config(
+    arm: OrderArm, lr: float, prompts: int = PROMPTS, batches: int = _BATCHES
+) -> LoopConfig:
     """The loop of an arm at a learning rate."""
     match = "grad_norm" if arm.matched else None
     return LoopConfig(
@@ -79,9 +83,9 @@ def batch_composition_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table curves: a row per arm and generation batch, columns as in `train`; control:
     of `CONTROL`.
     """
-    lr = rates()
+    lr = tuned_levels()
     curves = _runs(
-        bench, [*((arm, lr[arm.level]) for arm in arms(bench.seed)), (CONTROL, lr[8])], EVERY
+        bench, [*((arm, lr[arm.level]) for arm in order_arms(bench.seed)), (CONTROL, lr[8])], _EVERY
     )
     control = curves["level"].eq(CONTROL.level) & curves["lr"].eq(lr[8])
     return {"curves": curves[~control], "control": curves[control]}
@@ -89,22 +93,24 @@ def batch_composition_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 def one_prompt_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """The same at level 1: mini-batches of one prompt's worth of rollouts."""
-    return {"curves": _runs(bench, [(Arm(1, order), rates()[1]) for order in SOME], EVERY)}
+    return {
+        "curves": _runs(bench, [(OrderArm(1, order), tuned_levels()[1]) for order in SOME], _EVERY)
+    }
 
 
 def batch_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table curves: the same of shuffled mini-batches at each rate of the grid."""
-    tried = [(Arm(level, "shuffled"), lr) for level, grid in RATES.items() for lr in grid]
+    tried = [(OrderArm(level, "shuffled"), lr) for level, grid in RATES.items() for lr in grid]
     return {"curves": _runs(bench, tried, every=1)}
 
 
-def _runs(bench: Bench, chosen: list[tuple[Arm, float]], every: int) -> pd.DataFrame:
+def _runs(bench: Bench, chosen: list[tuple[OrderArm, float]], every: int) -> pd.DataFrame:
     """The curves of some arms at their rates, from the same first rollouts, read on the unit's
     held-out prompts.
     """
     policy, task, seed = bench.policy, bench.task, bench.data_seed
-    readings = Readings(policy, task, task.dataset(HELD_OUT, bench.held_out_seed)["prompt"])
-    loops = [(loop_of(arm, lr), {**arm._asdict(), "lr": lr}) for arm, lr in chosen]
+    readings = Readings(policy, task, task.dataset(_HELD_OUT, bench.held_out_seed)["prompt"])
+    loops = [(batching_config(arm, lr), {**arm._asdict(), "lr": lr}) for arm, lr in chosen]
     loop = loops[0][0]
     rows = task.dataset(loop.prompts * loop.batches, seed).select(range(loop.prompts))
     first = sample_batch(policy, task, loop, rows, seed)
@@ -115,7 +121,7 @@ def _runs(bench: Bench, chosen: list[tuple[Arm, float]], every: int) -> pd.DataF
 
 
 @cache
-def rates() -> dict[int, float]:
+def tuned_levels() -> dict[int, float]:
     """AdamW's learning rate at each level, as the committed tables of `batch_rates` have it."""
     return tuned_rates(load_measured("batch_rates", "family", "curves"))
 
@@ -160,7 +166,7 @@ def ends(curves: pd.DataFrame) -> pd.DataFrame:
     fell below half the start's.  sign_cosine, grad_norm, moved, reward: means over the batches.
     tax, style_entropy: in the end.
     """
-    keys = ["seed", *ARM, "lr"]
+    keys = ["seed", *_ARM, "lr"]
     rows = curves.sort_values("batch", kind="stable")
     rows = rows.assign(change=rows.groupby(keys, sort=False)["value"].diff())
     rows = rows.assign(bend=rows.groupby(keys, sort=False)["change"].diff().abs())

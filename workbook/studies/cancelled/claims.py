@@ -11,10 +11,10 @@ from workbook.probes.cancellation import MATCHED, RIGHT, WRONG, shares
 from workbook.studies.cancelled.study import GROUP, LAID_OUT, REWARDS
 from workbook.studies.record import Tables
 
-MOST = LAID_OUT * GROUP  # rollouts
+_MOST = LAID_OUT * GROUP  # rollouts
 
 
-def share(
+def cancelled_share_at(
     tables: Tables,
     kind: str = "style",
     column: str = "within",
@@ -33,7 +33,7 @@ def share(
 
 def beyond_permuted(tables: Tables, kind: str = "style") -> pd.Series:
     """The cancelled share within the prompt minus the same with rewards permuted."""
-    return share(tables, kind) - share(tables, kind, rewards=REWARDS[1])
+    return cancelled_share_at(tables, kind) - cancelled_share_at(tables, kind, rewards=REWARDS[1])
 
 
 def cosine(tables: Tables, rollouts: int, tokens: str = "all") -> pd.Series:
@@ -60,28 +60,28 @@ def follows_by_rollouts(tables: Tables) -> pd.Series:
     x 8.
     """
     place = {"kind": "all", "column": "follows", "identity": "any word"}
-    return share(tables, size=MOST, curve="rollouts", **place) - share(
+    return cancelled_share_at(tables, size=_MOST, curve="rollouts", **place) - cancelled_share_at(
         tables, size=LAID_OUT, **place
     )
 
 
 MEASURES = {
     "cancelled": {
-        "C1": share,
-        "C1 matched": partial(share, kind=MATCHED),
-        "C1 place": partial(share, identity="word and place"),
-        "C1 state": partial(share, identity="word and state"),
+        "C1": cancelled_share_at,
+        "C1 matched": partial(cancelled_share_at, kind=MATCHED),
+        "C1 place": partial(cancelled_share_at, identity="word and place"),
+        "C1 state": partial(cancelled_share_at, identity="word and state"),
         "C1 cosine": partial(cosine, rollouts=GROUP, tokens="shared words"),
-        "C2": partial(share, column="batch", size=LAID_OUT),
-        "C2 rollouts": partial(share, size=MOST, curve="rollouts"),
-        "C2 cosine": partial(cosine, rollouts=MOST),
+        "C2": partial(cancelled_share_at, column="batch", size=LAID_OUT),
+        "C2 rollouts": partial(cancelled_share_at, size=_MOST, curve="rollouts"),
+        "C2 cosine": partial(cosine, rollouts=_MOST),
         "C2 cosine, 8 rollouts": partial(cosine, rollouts=GROUP),
         "C2 cosine, noise free": noise_free_cosine,
         "C2 follows": follows_by_rollouts,
-        "C3": partial(share, kind=RIGHT),
-        "C3 state": partial(share, kind=RIGHT, identity="word and state"),
-        "C3 batch": partial(share, kind=RIGHT, column="batch", size=LAID_OUT),
-        "C3 wrong": partial(share, kind=WRONG),
+        "C3": partial(cancelled_share_at, kind=RIGHT),
+        "C3 state": partial(cancelled_share_at, kind=RIGHT, identity="word and state"),
+        "C3 batch": partial(cancelled_share_at, kind=RIGHT, column="batch", size=LAID_OUT),
+        "C3 wrong": partial(cancelled_share_at, kind=WRONG),
         "C4": beyond_permuted,
         "C4 right": partial(beyond_permuted, kind=RIGHT),
         "C4 wrong": partial(beyond_permuted, kind=WRONG),

@@ -7,12 +7,12 @@ from workbook.probes.cancellation import shares
 from workbook.studies.cancelled.study import GROUP
 from workbook.studies.record import FAMILY, Tables
 
-CURVES = {"rollouts": "one prompt, more rollouts", "prompts": "more prompts of 8 rollouts"}
-SETTING = ["seed", "series", "rollouts", "kind", "rewards"]
-READ = ["cancelled share", "follows", "cosine"]
+_CURVES = {"rollouts": "one prompt, more rollouts", "prompts": "more prompts of 8 rollouts"}
+_SETTING = ["seed", "series", "rollouts", "kind", "rewards"]
+_READ = ["cancelled share", "follows", "cosine"]
 
 
-def curves(tables: Tables = FAMILY) -> pd.DataFrame:
+def _curves(tables: Tables = FAMILY) -> pd.DataFrame:
     """A row per unit, curve, size, kind of shared word and rewards: `SETTING` and `READ`.
 
     rollouts: in the step, over all its prompts.  cancelled share: in the batch.  follows: of unsure
@@ -34,11 +34,11 @@ def curves(tables: Tables = FAMILY) -> pd.DataFrame:
         rewards="by reward",
     )
     rows = pd.concat([sums, lines])
-    rows["series"] = rows["curve"].map(CURVES)
-    return rows.groupby(SETTING, sort=False)[READ].mean().reset_index()
+    rows["series"] = rows["curve"].map(_CURVES)
+    return rows.groupby(_SETTING, sort=False)[_READ].mean().reset_index()
 
 
-def summed_pushes(tables: Tables | None = None) -> pd.DataFrame:
+def _summed_pushes(tables: Tables | None = None) -> pd.DataFrame:
     """Sums over units of what pushes shared words, a row per rewards, prompts and kind of word.
 
     tables: SmolLM2-135M's, if not given.
@@ -51,4 +51,4 @@ def summed_pushes(tables: Tables | None = None) -> pd.DataFrame:
     return rows.reset_index().rename(columns={"size": "prompts"})
 
 
-FIGURES = {"cancelled": {"cancelled/curves": curves, "cancelled/smollm2": summed_pushes}}
+FIGURES = {"cancelled": {"cancelled/curves": _curves, "cancelled/smollm2": _summed_pushes}}

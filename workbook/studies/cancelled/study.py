@@ -42,11 +42,11 @@ GROUP = 8  # rollouts of a prompt at which the measured tokens are chosen
 DRAWS, PERMUTATIONS = 8, 8  # of the other prompts, and of rewards
 NATS = (1e-3, 1e-2, 1e-1)
 KEPT_TOKENS, LAID_OUT = 3, 64  # units whose single tokens are kept, and the prompts of their step
-KEPT = ["group", "rollout", "position", "token_id", "logp", "category", "credit", "sign", *PARTS]
+_KEPT = ["group", "rollout", "position", "token_id", "logp", "category", "credit", "sign", *PARTS]
 BY = ["curve", "size", "rewards", "identity", "kind"]
 
 
-class Sizes(NamedTuple):
+class CancelledSizes(NamedTuple):
     """Prompts sampled, measured, that push by themselves, in a bundle, of the curve over rollouts;
     most rollouts.
     """
@@ -62,10 +62,10 @@ class Sizes(NamedTuple):
 
 
 SIZES = {
-    "tiny": Sizes(16, 3, 4, 2, 2, 16, 1),
-    "family": Sizes(360, 20, LAID_OUT, 16, 12, 512, 4),
-    "smollm2_plain": Sizes(40, 8, 16, 64, 2, GROUP, 1, "sign"),
-    "gemma3_plain": Sizes(24, 8, 8, 64, 0, GROUP, 1, "sign"),
+    "tiny": CancelledSizes(16, 3, 4, 2, 2, 16, 1),
+    "family": CancelledSizes(360, 20, LAID_OUT, 16, 12, 512, 4),
+    "smollm2_plain": CancelledSizes(40, 8, 16, 64, 2, GROUP, 1, "sign"),
+    "gemma3_plain": CancelledSizes(24, 8, 8, 64, 0, GROUP, 1, "sign"),
 }
 
 
@@ -111,7 +111,7 @@ def powers(most: int, least: int = 1) -> list[int]:
     return [2**k for k in range(most.bit_length()) if least <= 2**k <= most]
 
 
-def deep_prompts(bench: Bench, size: Sizes) -> list[Rollouts]:
+def deep_prompts(bench: Bench, size: CancelledSizes) -> list[Rollouts]:
     """Many rollouts of held-out prompts, one by one, whose first GROUP rollouts have different
     rewards.
     """
@@ -214,5 +214,5 @@ def single_tokens(rows: PushRows) -> pd.DataFrame:
     once = ~table[~table["unsure"]].duplicated(["group", "sign", "token_id"]).reindex(
         table.index, fill_value=True
     )
-    table = table.loc[table["unsure"] | once | (table["credit"] < 0), KEPT]
+    table = table.loc[table["unsure"] | once | (table["credit"] < 0), _KEPT]
     return table.astype(dict.fromkeys(("logp", "credit", "sign"), "float32")).reset_index(drop=True)

@@ -64,7 +64,7 @@ def offset(tables: Tables) -> pd.Series:
     return table.groupby("seed")["net"].sum() / table[table["same"]].groupby("seed")["net"].sum()
 
 
-def opposed(tables: Tables, column: str = "cosine_all") -> pd.Series:
+def _opposed(tables: Tables, column: str = "cosine_all") -> pd.Series:
     """H5: a column of the inner products of a prompt's positive and negative gradients, mean over
     prompts.
     """
@@ -132,8 +132,8 @@ MEASURES = {
         "H4": least_agreement,
         "H4 moved": partial(least_agreement, tokens="moved"),
         "H4 unsure": partial(least_agreement, tokens="unsure"),
-        "H5 cosine": opposed,
-        "H5 cosine, output layer": partial(opposed, column="cosine"),
+        "H5 cosine": _opposed,
+        "H5 cosine, output layer": partial(_opposed, column="cosine"),
         "H10": hidden_fall,
         "R2": partial(pair_ratio, weights="all weights", opposite=True),
         "R2 mass": partial(mass_share, weights="all weights", opposite=True),

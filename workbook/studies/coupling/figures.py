@@ -16,7 +16,7 @@ from workbook.studies.record import FAMILY, Tables
 from workbook.studies.registration import registered_outcome
 
 
-def mass(tables: Tables = FAMILY) -> pd.DataFrame:
+def _mass(tables: Tables = FAMILY) -> pd.DataFrame:
     """Shares of pairs and of mass, and net coupling, by kind of pair, of every choice of pairs.
 
     Columns weights, signs, same_context, shown (of SHARES), kind, mean, low, high, units.
@@ -29,7 +29,7 @@ def mass(tables: Tables = FAMILY) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def training(tables: Tables = FAMILY) -> pd.DataFrame:
+def _training(tables: Tables = FAMILY) -> pd.DataFrame:
     """Spillover and agreement along training, with the threshold of the claim about each.
 
     Columns panel, threshold, series, step, mean, low, high, units.
@@ -42,7 +42,7 @@ def training(tables: Tables = FAMILY) -> pd.DataFrame:
     return pd.concat([followers, agreement])
 
 
-def opposed() -> pd.DataFrame:
+def _opposed() -> pd.DataFrame:
     """Inner products of a prompt's two signs over ten policies: part, mean, min, max.
 
     same, different: by pairs of the same and of different tokens; cosine, their sum; cosine_all: of
@@ -54,5 +54,5 @@ def opposed() -> pd.DataFrame:
 
 
 FIGURES = {
-    "mass": {"coupling/mass": mass, "coupling/training": training, "coupling/opposed": opposed}
+    "mass": {"coupling/mass": _mass, "coupling/training": _training, "coupling/opposed": _opposed}
 }

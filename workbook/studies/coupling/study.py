@@ -26,7 +26,7 @@ from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
 from workbook.theory.coupling import BELOW_HALF, NEARLY_CERTAIN
 
-STEP = 0.03  # nats, root mean square, of the full step that is compared with the output layer's
+_STEP = 0.03  # nats, root mean square, of the full step that is compared with the output layer's
 # products: prompts, anchors of each.  masked: prompts.  training: steps, every, prompts, rate
 SIZES = {
     "tiny": {"prompts": 6, "products": (2, 4), "masked": 3, "training": (2, 1, 4, 1e-3)},
@@ -140,7 +140,7 @@ def proxy_signs(policy, rollouts: Rollouts) -> pd.DataFrame:
     """
     everything = rollouts.completion_mask.bool()
     moved = masked_update(
-        policy, rollouts, everything, "sgd", matched_lr(policy, rollouts, "sgd", STEP)
+        policy, rollouts, everything, "sgd", matched_lr(policy, rollouts, "sgd", _STEP)
     )
     agree = np.sign(moved["dlogp"]) == np.sign(moved["predicted"])
     far = moved["dlogp"].abs() > MOVED * float((moved["dlogp"] ** 2).mean() ** 0.5)

@@ -68,7 +68,7 @@ def widening(tables: Tables, pool: str, nats: float = SMALL_NATS) -> pd.Series:
     return steps[steps.columns.max()] - steps[steps.columns.min()]
 
 
-TRAINING, HELD_OUT = "training", "held-out"
+TRAINING, _HELD_OUT = "training", "held-out"
 MEASURES = {
     "value_gap": {
         "H7": partial(beyond_twin, pool=TRAINING),
@@ -76,17 +76,17 @@ MEASURES = {
         "H7 unmatched": partial(exact_gap, pool=TRAINING, matched="prompt"),
         "H7 credit": partial(exact_gap, pool=TRAINING, of="credit"),
         "H7 permuted": partial(exact_gap, pool=TRAINING, advantages="permuted"),
-        "R4": partial(beyond_twin, pool=HELD_OUT),
-        **{f"R4 {sign}": partial(beyond_twin, pool=HELD_OUT, rollouts=sign) for sign in SIGNS},
-        "R4 permuted": partial(exact_gap, pool=HELD_OUT, advantages="permuted"),
+        "R4": partial(beyond_twin, pool=_HELD_OUT),
+        **{f"R4 {sign}": partial(beyond_twin, pool=_HELD_OUT, rollouts=sign) for sign in SIGNS},
+        "R4 permuted": partial(exact_gap, pool=_HELD_OUT, advantages="permuted"),
         "R1 value": partial(exact_gap, pool=TRAINING, matched="token"),
-        "H8": partial(exact_slope, axis=GROWING, pool=HELD_OUT),
+        "H8": partial(exact_slope, axis=GROWING, pool=_HELD_OUT),
         "H8 training": partial(exact_slope, axis=GROWING, pool=TRAINING),
         "H8 unmatched": partial(exact_slope, axis=GROWING, pool=TRAINING, matched="prompt"),
-        "H8 prompts": partial(exact_slope, axis=MORE_PROMPTS, pool=HELD_OUT),
-        "H8 fixed budget": partial(exact_slope, axis=FIXED, pool=HELD_OUT),
+        "H8 prompts": partial(exact_slope, axis=MORE_PROMPTS, pool=_HELD_OUT),
+        "H8 fixed budget": partial(exact_slope, axis=FIXED, pool=_HELD_OUT),
         "H9": partial(widening, pool=TRAINING),
-        "H9 held-out": partial(widening, pool=HELD_OUT),
+        "H9 held-out": partial(widening, pool=_HELD_OUT),
         "H9 tenth": partial(widening, pool=TRAINING, nats=TINY_NATS),
     }
 }

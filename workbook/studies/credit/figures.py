@@ -11,7 +11,7 @@ from workbook.studies.credit.study import MORE_PROMPTS
 from workbook.studies.record import FAMILY
 
 
-def gaps() -> pd.DataFrame:
+def _gaps() -> pd.DataFrame:
     """Gaps after one step: matched, of, tokens (which are compared), mean, low, high, units."""
     parts = []
     for matched, of in product(CELLS, ("value", "credit")):
@@ -22,7 +22,7 @@ def gaps() -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def budget() -> pd.DataFrame:
+def _budget() -> pd.DataFrame:
     """The gap of every unit along the axes of H8: axis, pool, matched, size, seed, gap.
 
     size: rollouts per prompt, or prompts where these grow.
@@ -32,7 +32,7 @@ def budget() -> pd.DataFrame:
     return rows.assign(size=size)[["axis", "pool", "matched", "size", "seed", "gap"]]
 
 
-def repeated() -> pd.DataFrame:
+def _repeated() -> pd.DataFrame:
     """The gap of every unit after each update on one batch.
 
     Columns pool, matched, nats, step, seed, gap.
@@ -40,4 +40,6 @@ def repeated() -> pd.DataFrame:
     return FAMILY["value_gap/repeated"][["pool", "matched", "nats", "step", "seed", "gap"]]
 
 
-FIGURES = {"value_gap": {"credit/gaps": gaps, "credit/budget": budget, "credit/repeated": repeated}}
+FIGURES = {
+    "value_gap": {"credit/gaps": _gaps, "credit/budget": _budget, "credit/repeated": _repeated}
+}

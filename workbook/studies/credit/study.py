@@ -36,14 +36,14 @@ DEEP_PROMPTS, DEEP = 16, 16  # prompts, and rollouts of each, along whose number
 GROWING = "rollouts per prompt, 16 prompts"
 MORE_PROMPTS = "prompts, 8 rollouts each"
 FIXED = "rollouts per prompt, 64 in all"
-AXES = {  # of H8: (estimator, (prompts, rollouts per prompt) of each cell)
+_AXES = {  # of H8: (estimator, (prompts, rollouts per prompt) of each cell)
     GROWING: ("reinforce", [(DEEP_PROMPTS, group) for group in (1, 2, 4, 8, 16)]),
     MORE_PROMPTS: ("grpo", [(prompts, 8) for prompts in (4, 8, 16, 32, 64)]),
     FIXED: ("reinforce", [(64 // group, group) for group in (1, 2, 4, 8, 16)]),
 }
 PARTS_OF_A_CELL = 2  # parts of the rollouts, at most, that a cell's steps are taken on
-REPEATED, STEPS = 128, 8  # rollouts of one batch, and updates on it (H9)
-HELD_OUT = 256  # rollouts of held-out prompts that one step is judged by (R4)
+REPEATED, _STEPS = 128, 8  # rollouts of one batch, and updates on it (H9)
+_HELD_OUT = 256  # rollouts of held-out prompts that one step is judged by (R4)
 
 
 def value_gap_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -51,7 +51,7 @@ def value_gap_study(bench: Bench) -> dict[str, pd.DataFrame]:
     policy, rollouts = bench.policy, bench.rollouts
     few = rollouts.select(slice(0, REPEATED))
     lr = matched_lr(policy, few, "sgd", SMALL_NATS)
-    held_out = bench.held_out.select(slice(0, HELD_OUT))
+    held_out = bench.held_out.select(slice(0, _HELD_OUT))
     pools = {
         "training": exact_pool(policy, bench.task, rollouts),
         "held-out": exact_pool(policy, bench.task, held_out),
@@ -59,7 +59,7 @@ def value_gap_study(bench: Bench) -> dict[str, pd.DataFrame]:
     batch = {"training": exact_pool(policy, bench.task, few), "held-out": pools["held-out"]}
     rates = {SMALL_NATS: lr, TINY_NATS: lr * TINY_NATS / SMALL_NATS}
     repeated = [
-        repeated_gaps(policy, few, batch, rate, STEPS).assign(nats=nats)
+        repeated_gaps(policy, few, batch, rate, _STEPS).assign(nats=nats)
         for nats, rate in rates.items()
     ]
     return {
@@ -91,7 +91,7 @@ def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
         for name, (prompts, seed) in fresh.items()
     }
     cells = [
-        (axis, estimator, *cell) for axis, (estimator, sizes) in AXES.items() for cell in sizes
+        (axis, estimator, *cell) for axis, (estimator, sizes) in _AXES.items() for cell in sizes
     ]
     rows_of_parts, keys = [], ["axis", "prompts", "group_size", "pool", "matched"]
     for axis, estimator, prompts, group in progress(cells, "sampling budget"):

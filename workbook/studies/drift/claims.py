@@ -134,7 +134,7 @@ def excess(path: Paths, arm: str, outcome: str = "free_tax") -> pd.Series:
     return (one - twin)[one.index.intersection(twin.index)]
 
 
-def at_end(arm: str, permuted: bool, outcome: str) -> Number:
+def drift_at_end(arm: str, permuted: bool, outcome: str) -> Number:
     """An outcome at the end; of a twin that collapses, before that."""
     return lambda path: path(arm, permuted)[outcome].iloc[-1]
 
@@ -285,7 +285,9 @@ def tax_at_equal_value(tables: Tables) -> pd.Series:
     """Tax of GSPO over that of GSPO with min-replace, where both first reach the highest value that
     both reach.
     """
-    tax, value = ([curve_of(tables, name, column) for name in LEAST] for column in ("tax", "value"))
+    tax, value = (
+        [curve_of(tables, name, column) for name in _LEAST] for column in ("tax", "value")
+    )
     levels = np.minimum(*(values.max(axis=1) for values in value))
     at = [
         [at_value(y.loc[unit], x.loc[unit], levels[unit]) for unit in levels.index]
@@ -313,7 +315,7 @@ def _at(number: Number, group_size: int = G):
     return partial(per_unit, number=number, group_size=group_size)
 
 
-FIX, LEAST, ONE_SIGN = ("GSPO", "min-replace"), ("unequal", "least"), ("one sign", "equal")
+FIX, _LEAST, ONE_SIGN = ("GSPO", "min-replace"), ("unequal", "least"), ("one sign", "equal")
 MEASURES = {
     STUDY: {
         "D1": residual_gap("equal weights", None, "gradient"),
@@ -379,7 +381,7 @@ MEASURES = {
         "D-falsifier control, 12 batches": taxes(*ONE_SIGN, SHORT),
         "D-falsifier control, eight": taxes(*ONE_SIGN, SHORT, size=8),
         "D4": tax_at_equal_value,
-        "D4 at the end": taxes(*LEAST),
-        "D4 eight": taxes(*LEAST, SHORT, size=8),
+        "D4 at the end": taxes(*_LEAST),
+        "D4 eight": taxes(*_LEAST, SHORT, size=8),
     },
 }

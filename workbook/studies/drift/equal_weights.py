@@ -29,24 +29,24 @@ from workbook.training.loop import LoopConfig, train
 
 LR, RATES = 3e-4, (1.5e-4, 3e-4, 6e-4)  # of all arms, as tuned; tried
 # generation batches of 64 rollouts, and from one reading to the next
-SHORT, TWINS, LONG, EVERY = 12, 24, 60, 6
-LOOP = LoopConfig(minibatches=2, epochs=2, order="query_preserved", rule="dr_grpo")
-KEPT = ["batch", "steps", "reward", "value", "moved", "tax", "style_entropy"]
+SHORT, TWINS, _LONG, _EVERY = 12, 24, 60, 6
+_LOOP = LoopConfig(minibatches=2, epochs=2, order="query_preserved", rule="dr_grpo")
+_KEPT = ["batch", "steps", "reward", "value", "moved", "tax", "style_entropy"]
 # weights; "least" of the group is min-replace, "one sign" the control
-GSPO, BOTH = "GSPO", ("unequal", "equal")
+_GSPO, BOTH = "GSPO", ("unequal", "equal")
 OBJECTIVES = {  # level of the ratio, clip range
     # its published range (arXiv 2507.18071) for answers of one line
-    GSPO: ("sequence", (40 * 3e-4, 40 * 4e-4)),
+    _GSPO: ("sequence", (40 * 3e-4, 40 * 4e-4)),
     "GSPO, no clip": ("sequence", None),
     "PPO, 0.2": ("token", (0.2, 0.2)),
     "PPO, 0.2 and 0.28": ("token", (0.2, 0.28)),
     "PPO, 0.01": ("token", (0.01, 0.01)),
 }
-RUNS = [  # objective, weights, group size, batches, permuted
-    *((GSPO, weights, 2, LONG, False) for weights in (*BOTH, "least", "one sign")),
-    *((GSPO, weights, 8, LONG, False) for weights in BOTH),
-    *((GSPO, weights, 8, SHORT, False) for weights in ("least", "one sign")),
-    *((GSPO, weights, *size, True) for size in ((2, TWINS), (8, SHORT)) for weights in BOTH),
+_RUNS = [  # objective, weights, group size, batches, permuted
+    *((_GSPO, weights, 2, _LONG, False) for weights in (*BOTH, "least", "one sign")),
+    *((_GSPO, weights, 8, _LONG, False) for weights in BOTH),
+    *((_GSPO, weights, 8, SHORT, False) for weights in ("least", "one sign")),
+    *((_GSPO, weights, *size, True) for size in ((2, TWINS), (8, SHORT)) for weights in BOTH),
     *((name, weights, 2, SHORT, False) for name in list(OBJECTIVES)[1:] for weights in BOTH),
     *(("PPO, 0.2 and 0.28", weights, 8, SHORT, False) for weights in BOTH),
 ]
@@ -60,7 +60,7 @@ def arm_loop(
     """
     level, clip = OBJECTIVES[objective]
     sizes = {"prompts": 64 // group_size, "group_size": group_size, "batches": batches}
-    loop = replace(LOOP, **sizes, lr=lr, permuted=permuted)
+    loop = replace(_LOOP, **sizes, lr=lr, permuted=permuted)
     if weights == "equal":
         return replace(loop, rule=EqualWeights(level, clip))
     fix = {}
@@ -74,8 +74,10 @@ def equal_weights_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table runs of one unit: the readings of `train` for each of RUNS, whose columns
     come last.
     """
-    runs = [(*run[:3], EVERY, run[4]) for run in RUNS[:2]] if bench.scale.name == "tiny" else RUNS
-    return {"runs": trained(bench, bench.policy, bench.data_seed, runs)}
+    runs = (
+        [(*run[:3], _EVERY, run[4]) for run in _RUNS[:2]] if bench.scale.name == "tiny" else _RUNS
+    )
+    return {"runs": _trained(bench, bench.policy, bench.data_seed, runs)}
 
 
 def equal_weights_tuning(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -83,9 +85,9 @@ def equal_weights_tuning(bench: Bench) -> dict[str, pd.DataFrame]:
     tuning.
     """
     arms = [
-        (GSPO, "unequal"),
-        (GSPO, "equal"),
-        (GSPO, "one sign"),
+        (_GSPO, "unequal"),
+        (_GSPO, "equal"),
+        (_GSPO, "one sign"),
         ("PPO, 0.2 and 0.28", "unequal"),
     ]
     runs = [(*arm, size, SHORT, False) for arm in arms for size in (2, 8)]
@@ -93,16 +95,16 @@ def equal_weights_tuning(bench: Bench) -> dict[str, pd.DataFrame]:
     for seed in committed_seeds("tuning"):
         policy = load_policy(name := f"family:seed={seed}")
         bench.loaded[name] = policy.provenance["sha256"]
-        parts += [trained(bench, policy, seed, runs, lr).assign(policy=name) for lr in RATES]
+        parts += [_trained(bench, policy, seed, runs, lr).assign(policy=name) for lr in RATES]
     return {"rates": pd.concat(parts, ignore_index=True)}
 
 
-def trained(bench: Bench, policy, seed: int, runs: list[tuple], lr: float = LR) -> pd.DataFrame:
+def _trained(bench: Bench, policy, seed: int, runs: list[tuple], lr: float = LR) -> pd.DataFrame:
     """The readings of runs from one policy, with each run's names."""
     held_out = bench.task.dataset(HELD_OUT_PROMPTS, bench.held_out_seed)["prompt"][:]
     readings, tables = Readings(policy, bench.task, held_out), []
     for run in runs:
-        table = train(policy, bench.task, arm_loop(*run, lr=lr), seed, readings, EVERY)[KEPT]
+        table = train(policy, bench.task, arm_loop(*run, lr=lr), seed, readings, _EVERY)[_KEPT]
         names = dict(
             zip(("objective", "weights", "group_size", "batches", "permuted"), run, strict=True)
         )
@@ -118,7 +120,7 @@ def curve_of(
     weights: str,
     column="tax",
     size: int = 2,
-    objective: str = GSPO,
+    objective: str = _GSPO,
     permuted: bool = False,
 ) -> pd.DataFrame:
     """A column of a run, units x batches; NaN throughout where one that could learn fell below half
@@ -135,7 +137,7 @@ def curve_of(
 
 
 def taxes(
-    one: str, other: str, batch: int = LONG, nats: bool = False, **run
+    one: str, other: str, batch: int = _LONG, nats: bool = False, **run
 ) -> Callable[[Tables], pd.Series]:
     """Tax under one kind of weights over that under another, after some batches; nats: minus.  run:
     of `curve_of`.

@@ -17,7 +17,7 @@ from workbook.views.figures import INTERVAL
 # --- what a group shares, and what training pays (chapters 09 and 14)
 
 
-def energy() -> pd.DataFrame:
+def _energy() -> pd.DataFrame:
     """Share of gradient energy on tokens that whole groups share, by template confidence and group
     size.
     """
@@ -25,11 +25,11 @@ def energy() -> pd.DataFrame:
     return unit_curve(rows, "confidence", "shared_energy", by="group_size")
 
 
-def arms() -> pd.DataFrame:
+def _arms() -> pd.DataFrame:
     """What every arm reaches and pays at the end, at the deciding point (pairs at p = 0.8)."""
     numbers = {
         "value minus GSPO's": lambda arm: claims.gap_of_values(arm, "GSPO"),
-        "tax (nats)": lambda arm: claims.at_end(arm, False, "free_tax"),
+        "tax (nats)": lambda arm: claims.drift_at_end(arm, False, "free_tax"),
         "tax minus its twin's (nats)": claims.excess_at_end,
     }
     rows = []
@@ -40,7 +40,7 @@ def arms() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["arm", "outcome", *INTERVAL, "units"])
 
 
-def group_sizes() -> pd.DataFrame:
+def _group_sizes() -> pd.DataFrame:
     """Exact held-out value at the end minus that in pairs, at 128 rollouts a batch, by arm and
     group size; 0 in pairs.
     """
@@ -57,7 +57,7 @@ def group_sizes() -> pd.DataFrame:
     return unit_curve(gaps, "group_size", "gap", by="arm")
 
 
-def fix_by_group_size() -> pd.DataFrame:
+def _fix_by_group_size() -> pd.DataFrame:
     """What min-replace gains over GSPO in exact value, by rollouts per prompt; p = 0.8."""
     gain, rows = claims.gap_of_values("min-replace", "GSPO"), []
     for size, paths in claims.places_on(FAMILY, "group_size").items():
@@ -66,7 +66,7 @@ def fix_by_group_size() -> pd.DataFrame:
     return unit_curve(gains, "group_size", "gain")
 
 
-def curves() -> pd.DataFrame:
+def _curves() -> pd.DataFrame:
     """Means over units along training, in pairs and in groups of eight: a line an arm and outcome.
 
     Twins with permuted advantages are named so. A batch at which a unit was not read is left out.
@@ -81,7 +81,7 @@ def curves() -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def equal_weights() -> pd.DataFrame:
+def _equal_weights() -> pd.DataFrame:
     """Tax and entropy of style words along training in pairs: GSPO's unequal weights, equal ones,
     and the twin of each.
     """
@@ -96,7 +96,7 @@ def equal_weights() -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def noise_by_group_size() -> pd.DataFrame:
+def _noise_by_group_size() -> pd.DataFrame:
     """Noise of one step on 128 rollouts, and its cosine with the exact gradient of its own and of
     other prompts, by group size.
     """
@@ -115,19 +115,19 @@ def noise_by_group_size() -> pd.DataFrame:
 
 # --- the losses of TRL (chapters 03 and 04, and data/book/losses.md)
 
-POLICIES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M"}  # by scale
+_POLICIES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M"}  # by scale
 # of the residuals: over places that the whole group shares, or over all, where nothing is shared
 PLACES = {"bundled": "shared", "smollm2_chat": "every"}
 REUSED = [2, 4, 8]  # step on the batch; before the first nothing has moved
 ARMS = dict(zip(MEASURED_MECHANISMS, ("sequence ratio alone", "dr_grpo"), strict=True))
 
 
-def loss_drift() -> pd.DataFrame:
+def _loss_drift() -> pd.DataFrame:
     """Root mean square log-ratio of a batch (nats) by policy and step on it; shared: the mean of
     position-shared words alone (NaN: there are none).
     """
     rows = []
-    for scale, policy in POLICIES.items():
+    for scale, policy in _POLICIES.items():
         moved = load_measured("loss_types", scale, "drift").query("reuse in @REUSED")
         for step, units in moved.groupby("reuse"):
             interval, shared = t_interval(units["drift"]), units["shared_drift"].mean()
@@ -135,10 +135,10 @@ def loss_drift() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["policy", "step", *INTERVAL, "units", "shared"])
 
 
-def loss_residuals() -> pd.DataFrame:
+def _loss_residuals() -> pd.DataFrame:
     """Residual of sequence ratios and of PPO's clip at the same steps, beside the drift there."""
-    drift, rows = loss_drift().set_index(["policy", "step"])["mean"], []
-    for scale, policy in POLICIES.items():
+    drift, rows = _loss_drift().set_index(["policy", "step"])["mean"], []
+    for scale, policy in _POLICIES.items():
         table = load_measured("loss_types", scale, "residuals")
         means = table.groupby(["arm", "reuse", "seed"])[PLACES[scale]].mean()
         for mechanism, arm in ARMS.items():
@@ -148,7 +148,7 @@ def loss_residuals() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["policy", "mechanism", "step", "drift", *INTERVAL])
 
 
-def loss_levels(tables: Tables, base: str | None = None) -> pd.DataFrame:
+def _loss_levels(tables: Tables, base: str | None = None) -> pd.DataFrame:
     """Residual over all places, for every arm and step on the batch, with 95 % t intervals over
     units (seeds).
 
@@ -177,7 +177,7 @@ def loss_verdicts(tables: Tables) -> pd.DataFrame:
     interest), "takes away" (below minus that), "no difference of interest" (within), "undecided",
     or "too few units".
     """
-    table = loss_levels(tables, "dr_grpo")
+    table = _loss_levels(tables, "dr_grpo")
     least = read_registration("loss_types").notes["smallest_effect_of_interest"]
     within = (table["low"] > -least) & (table["high"] < least)
     cases = [table["mean"].isna(), table["low"] > least, table["high"] < -least, within]
@@ -188,19 +188,19 @@ def loss_verdicts(tables: Tables) -> pd.DataFrame:
 def losses() -> pd.DataFrame:
     """Residual of every loss at each step on a batch, and the verdict on it against dr_grpo's."""
     parts = []
-    for scale, policy in {**POLICIES, "smollm2_chat": "SmolLM2-135M, chat"}.items():
+    for scale, policy in {**_POLICIES, "smollm2_chat": "SmolLM2-135M, chat"}.items():
         tables = Tables(scale)
         verdicts = loss_verdicts(tables)["verdict"]  # of the same rows
-        parts.append(loss_levels(tables).assign(verdict=verdicts, policy=policy))
+        parts.append(_loss_levels(tables).assign(verdict=verdicts, policy=policy))
     return pd.concat(parts)
 
 
-def normalizers() -> pd.DataFrame:
+def _normalizers() -> pd.DataFrame:
     """Residual of three normalizers before the first step on SmolLM2, whose answers differ in
     length by length_sd tokens.
     """
     scale = "smollm2_chat"
-    levels = loss_levels(Tables(scale)).rename(columns={"arm": "loss_type"})
+    levels = _loss_levels(Tables(scale)).rename(columns={"arm": "loss_type"})
     named = levels["loss_type"].isin(["grpo", "dapo", "dr_grpo"])
     levels = levels[named & (levels["reuse"] == 1)]
     lengths = load_measured("loss_types", scale, "drift")["length_sd"]
@@ -210,18 +210,18 @@ def normalizers() -> pd.DataFrame:
 
 FIGURES = {
     "confidence": {
-        "drift/energy": energy,
-        "drift/arms": arms,
-        "drift/group_sizes": group_sizes,
-        "drift/fix_by_group_size": fix_by_group_size,
+        "drift/energy": _energy,
+        "drift/arms": _arms,
+        "drift/group_sizes": _group_sizes,
+        "drift/fix_by_group_size": _fix_by_group_size,
     },
-    "training_curves": {"drift/curves": curves},
-    "equal_weights": {"drift/equal_weights": equal_weights},
-    "recovered": {"drift/noise_by_group_size": noise_by_group_size},
+    "training_curves": {"drift/curves": _curves},
+    "equal_weights": {"drift/equal_weights": _equal_weights},
+    "recovered": {"drift/noise_by_group_size": _noise_by_group_size},
     "loss_types": {
-        "exchange/drift": loss_drift,
-        "exchange/residuals": loss_residuals,
-        "exchange/normalizers": normalizers,
+        "exchange/drift": _loss_drift,
+        "exchange/residuals": _loss_residuals,
+        "exchange/normalizers": _normalizers,
         "drift/losses": losses,
     },
 }

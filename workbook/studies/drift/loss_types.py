@@ -50,7 +50,7 @@ Scores = tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]  # log-probabilities 
 
 
 @dataclass(frozen=True)
-class Arm:
+class _Arm:
     """One loss of the comparison: its name, kind, the settings that differ from `COMMON`, and whose
     trainer has it.
 
@@ -67,58 +67,60 @@ class Arm:
     source: str = "TRL's defaults"
 
 
-def _sampler(mode: str) -> Arm:
-    return Arm(f"vLLM {mode}", "correction", {"vllm_importance_sampling_mode": mode}, sampler=True)
+def _sampler(mode: str) -> _Arm:
+    return _Arm(f"vLLM {mode}", "correction", {"vllm_importance_sampling_mode": mode}, sampler=True)
 
 
-def _sequence(name: str, kind: str, transform: str | None) -> Arm:
+def _sequence(name: str, kind: str, transform: str | None) -> _Arm:
     settings = {
         "importance_sampling_level": "sequence",
         "epsilon": UNCLIPPED,
         "group_transform": transform,
     }
-    return Arm(name, kind, settings, "workbook", source="no clip, constant normalizer")
+    return _Arm(name, kind, settings, "workbook", source="no clip, constant normalizer")
 
 
 SEQUENCE = {"importance_sampling_level": "sequence"}
 LUSPO = {"loss_type": "luspo", "epsilon": 2e-3, "epsilon_high": 2.5e-3} | SEQUENCE
-GSPO = {"loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4} | SEQUENCE
-OURS = {"trainer": "workbook", "source": "this workbook"}
+_GSPO = {"loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4} | SEQUENCE
+_OURS = {"trainer": "workbook", "source": "this workbook"}
 ARMS = (
-    Arm("dapo", "loss type", {"loss_type": "dapo"}),
-    Arm("bnpo", "loss type", {"loss_type": "bnpo"}),
-    Arm("dr_grpo", "loss type"),
-    Arm("grpo", "loss type", {"loss_type": "grpo"}),
-    Arm(
+    _Arm("dapo", "loss type", {"loss_type": "dapo"}),
+    _Arm("bnpo", "loss type", {"loss_type": "bnpo"}),
+    _Arm("dr_grpo", "loss type"),
+    _Arm("grpo", "loss type", {"loss_type": "grpo"}),
+    _Arm(
         "cispo", "loss type", {"loss_type": "cispo", "epsilon_high": 5.0}, source="arXiv 2510.13786"
     ),
-    Arm("sapo", "loss type", {"loss_type": "sapo"}),
-    Arm("vespo", "loss type", {"loss_type": "vespo"}),
-    Arm("gmpo", "loss type", {"epsilon": 0.4}, "gmpo", source="arXiv 2507.20673"),
-    Arm("gspo", "loss type", GSPO, source="arXiv 2507.18071"),
-    Arm(
+    _Arm("sapo", "loss type", {"loss_type": "sapo"}),
+    _Arm("vespo", "loss type", {"loss_type": "vespo"}),
+    _Arm("gmpo", "loss type", {"epsilon": 0.4}, "gmpo", source="arXiv 2507.20673"),
+    _Arm("gspo", "loss type", _GSPO, source="arXiv 2507.18071"),
+    _Arm(
         "gspo, epsilon 0.03",
         "loss type",
-        GSPO | {"epsilon": 0.03, "epsilon_high": 0.03},
+        _GSPO | {"epsilon": 0.03, "epsilon_high": 0.03},
         source="this workbook",
     ),
-    Arm("luspo", "loss type", LUSPO, source="arXiv 2602.05261"),
+    _Arm("luspo", "loss type", LUSPO, source="arXiv 2602.05261"),
     _sequence("sequence ratio alone", "loss type", None),
-    Arm("delta 4", "correction", {"delta": 4.0}, source="arXiv 2505.07291"),
-    Arm(
+    _Arm("delta 4", "correction", {"delta": 4.0}, source="arXiv 2505.07291"),
+    _Arm(
         "off-policy mask 0.5",
         "correction",
         {"off_policy_mask_threshold": 0.5},
         source="TRL's documentation",
     ),
-    Arm(
+    _Arm(
         "off-policy mask 0.02",
         "correction",
         {"off_policy_mask_threshold": 0.02},
         source="chosen so that it acts",
     ),
-    Arm("entropy mask 0.2", "correction", {"top_entropy_quantile": 0.2}, source="arXiv 2506.01939"),
-    Arm(
+    _Arm(
+        "entropy mask 0.2", "correction", {"top_entropy_quantile": 0.2}, source="arXiv 2506.01939"
+    ),
+    _Arm(
         "truncation mask",
         "correction",
         {"mask_truncated_completions": True},
@@ -128,12 +130,12 @@ ARMS = (
         _sampler(mode)
         for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
     ),
-    Arm("symmetric clipping", "transform", {"clipping": "symmetric"}, **OURS),
-    Arm("min_replace", "transform", {"group_transform": "min_replace"}, **OURS),
-    Arm("advantage_orthogonal", "transform", {"group_transform": "advantage_orthogonal"}, **OURS),
+    _Arm("symmetric clipping", "transform", {"clipping": "symmetric"}, **_OURS),
+    _Arm("min_replace", "transform", {"group_transform": "min_replace"}, **_OURS),
+    _Arm("advantage_orthogonal", "transform", {"group_transform": "advantage_orthogonal"}, **_OURS),
     _sequence("sequence, min_replace", "transform", "min_replace"),
     _sequence("sequence, advantage_orthogonal", "transform", "advantage_orthogonal"),
-    Arm("equal weights", "control", {"num_iterations": 1}, source="TRL's ratio is then 1"),
+    _Arm("equal weights", "control", {"num_iterations": 1}, source="TRL's ratio is then 1"),
 )
 COMMON = {  # a whole unit is one micro-batch, whose old log-probabilities TRL computes
     **{
@@ -234,7 +236,7 @@ def moved_scores(
 
 
 def arm_pushes(
-    policy, task, rollouts: Rollouts, arm: Arm, path: Mapping[int, Scores]
+    policy, task, rollouts: Rollouts, arm: _Arm, path: Mapping[int, Scores]
 ) -> tuple[Float[Tensor, "B T"], dict[int, Float[Tensor, "B T"]]]:
     """Compute the advantages (B, T) that an arm's trainer gives, and at each point of `path` its
     pushes (B, T).
@@ -278,7 +280,7 @@ def arm_pushes(
     return batch["advantages"][:, None].expand_as(batch["completion_ids"]), pushes
 
 
-def _trainer(policy, task, rollouts: Rollouts, arm: Arm, folder: str) -> GivenScores:
+def _trainer(policy, task, rollouts: Rollouts, arm: _Arm, folder: str) -> GivenScores:
     """The trainer of an arm, whose generation is these rollouts."""
     counts = rollouts.group_ids.unique(return_counts=True)[1]
     if (counts != counts[0]).any():
@@ -318,7 +320,7 @@ def _trainer(policy, task, rollouts: Rollouts, arm: Arm, folder: str) -> GivenSc
 
 
 def loss_type_residuals(
-    policy, task, rollouts: Rollouts, path: dict[int, Scores], arms: tuple[Arm, ...] = ARMS
+    policy, task, rollouts: Rollouts, path: dict[int, Scores], arms: tuple[_Arm, ...] = ARMS
 ) -> pd.DataFrame:
     """Tabulate the residual that each arm leaves: a row per group, arm and reuse.
 

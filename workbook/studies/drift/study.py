@@ -77,11 +77,13 @@ TUNING_BATCHES, RATE_GRID = 6, (3e-4, 6e-4, 1.2e-3)
 CLIP_GRID = {"sequence": (0.003, 0.01, 0.03), "token": (0.05, 0.2)}
 
 CURVES = "training_curves"
-STEP_NATS = 0.01  # root mean square movement of the small step that agreement and gap are read from
+_STEP_NATS = (
+    0.01  # root mean square movement of the small step that agreement and gap are read from
+)
 READ_PROMPTS, READ_SIZE = 16, 8  # held-out prompts of that step, and rollouts of each
 # what boosted and suppressed tokens have in common (value_gap)
 AT_ONE_PLACE = ("group", "reward", "position")
-BATCHES, EVERY = 12, 2  # generation batches, and from one reading to the next
+_BATCHES, _EVERY = 12, 2  # generation batches, and from one reading to the next
 GROUPS, PAIRS = (8, 1.0), (2, 0.8)  # group size and template confidence of the two places
 CURVE_ARMS = {
     GROUPS: ("PPO", "PPO, symmetric", "GSPO", "min-replace", "min-replace, clamped", "orthogonal"),
@@ -116,7 +118,7 @@ class StepReadings(FreeWords):
         rollouts = sample_rollouts(policy, self.task, rows, READ_SIZE, self.seed)
         read = {"agreement, all": np.nan, "agreement, moved": np.nan, "gap": np.nan}
         if rollouts.advantages.any():
-            self.lr = matched_lr(policy, rollouts, "sgd", STEP_NATS, start=self.lr, tolerance=0.5)
+            self.lr = matched_lr(policy, rollouts, "sgd", _STEP_NATS, start=self.lr, tolerance=0.5)
             moved = logp_change(private_copy(policy), rollouts, "sgd", self.lr)
             alive = rollouts.completion_mask.bool()
             predicted = output_layer_step(policy, rollouts, self.lr)
@@ -274,7 +276,7 @@ def training_curves_study(bench: Bench) -> dict[str, pd.DataFrame]:
     for place, arms in ({GROUPS: STEPPED} if small else CURVE_ARMS).items():
         here = bench if small else bench.dialled(confidence=place[1])
         settings = {"group_size": place[0], "seed": here.data_seed}
-        settings |= {"batches": 2, "every": 1} if small else {"batches": BATCHES, "every": EVERY}
+        settings |= {"batches": 2, "every": 1} if small else {"batches": _BATCHES, "every": _EVERY}
         held_out = here.task.dataset(
             READ_PROMPTS if small else HELD_OUT_PROMPTS, here.held_out_seed
         )["prompt"][:]

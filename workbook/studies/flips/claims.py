@@ -13,7 +13,7 @@ import pandas as pd
 from workbook.studies.record import Tables
 
 PAPER_DOSE = 256  # prompts per step: our guess of the paper's
-MANY = 128  # prompts per step from which on H1's law is judged
+_MANY = 128  # prompts per step from which on H1's law is judged
 CURVE_KEYS = ("seed", "alphabets")  # what names a curve, as far as a table has it
 REGISTERED = 128  # prompts per step of SmolLM2's rows, of which the task has too few
 REACHED = 64  # where its curve ends
@@ -44,7 +44,7 @@ def predicted_follows(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def missed(tables: Tables, table: str = "dose/rates", least: int = 2) -> pd.Series:
+def prediction_error(tables: Tables, table: str = "dose/rates", least: int = 2) -> pd.Series:
     """H1's mechanism: mean |measured - predicted| follows over numbers of prompts from `least`,
     then over curves.
     """
@@ -77,7 +77,7 @@ def contrasts(table: pd.DataFrame, kept: float = 0.5, matched: bool = False) -> 
     return pd.DataFrame(columns).reset_index()
 
 
-def contrast(
+def contrast_at(
     tables: Tables,
     identity: str = "sign-shared",
     prompts: int = PAPER_DOSE,
@@ -91,7 +91,7 @@ def contrast(
     return table.set_index("seed")["contrast"]
 
 
-def turning(tables: Tables) -> pd.Series:
+def own_vs_others_contrast(tables: Tables) -> pd.Series:
     """H5: mean contrast where own exceeds others, minus the mean where others exceed own; NaN where
     one is missing.
     """
@@ -103,7 +103,9 @@ def turning(tables: Tables) -> pd.Series:
     return table[below].groupby("seed").mean() - table[~below].groupby("seed").mean()
 
 
-def shift(tables: Tables, categories: tuple[str, ...], equal_energy: bool = False) -> pd.Series:
+def shift_of_categories(
+    tables: Tables, categories: tuple[str, ...], equal_energy: bool = False
+) -> pd.Series:
     """H6: shift of these categories' share of movement, both signs minus positive rollouts alone."""
     table = tables["dose/shift"].query("prompts == @PAPER_DOSE and equal_energy == @equal_energy")
     return table[table["category"].isin(categories)].groupby("seed")["shift"].sum()
@@ -177,32 +179,32 @@ def shift_at_equal_energy(
 # --- the records
 
 SAME_WORD = ("same word and place", "same word elsewhere")
-PLACE = "sign- and place-shared"
+_PLACE = "sign- and place-shared"
 MEASURES = {  # study, at a scale: {key of its outcome: measure}
     "dose": {
         "H1": rate,
         "H1 control": partial(rate, tokens="unsure"),
         "H1 alone": partial(rate, prompts=1),
         "H1 follows": partial(rate, column="follows", tokens="moved"),
-        "H1 prediction": partial(missed, least=MANY),
+        "H1 prediction": partial(prediction_error, least=_MANY),
         "H1 others": partial(rate, column="others_follow", tokens="unsure", prompts=512),
-        "H5": contrast,
-        "H5 alone": partial(contrast, prompts=1),
-        "H5 place": partial(contrast, identity=PLACE),
-        "H5 place alone": partial(contrast, identity=PLACE, prompts=1),
-        "H5 confidence": partial(contrast, matched=True),
-        "H5 turning": turning,
-        "H6": partial(shift, categories=("result",)),
-        "H6 energy": partial(shift, categories=("result",), equal_energy=True),
-        "H6 formatting": partial(shift, categories=("style", "template")),
+        "H5": contrast_at,
+        "H5 alone": partial(contrast_at, prompts=1),
+        "H5 place": partial(contrast_at, identity=_PLACE),
+        "H5 place alone": partial(contrast_at, identity=_PLACE, prompts=1),
+        "H5 confidence": partial(contrast_at, matched=True),
+        "H5 turning": own_vs_others_contrast,
+        "H6": partial(shift_of_categories, categories=("result",)),
+        "H6 energy": partial(shift_of_categories, categories=("result",), equal_energy=True),
+        "H6 formatting": partial(shift_of_categories, categories=("style", "template")),
         "R1": partial(rate, tokens="matched by word"),
         "R1 place": partial(rate, tokens="matched by word and place"),
         "R3": partial(permuted_sign_effect, rollouts=SAME_WORD),
         "R3 elsewhere": partial(permuted_sign_effect, rollouts=SAME_WORD[1:]),
         "R5": partial(optimizer_distance, optimizer="sgd"),
         "R5 adamw": partial(optimizer_distance, optimizer="adamw"),
-        "H-falsifier": partial(contrast, kept=1.0),
-        "H-falsifier alone": partial(contrast, kept=1.0, prompts=1),
+        "H-falsifier": partial(contrast_at, kept=1.0),
+        "H-falsifier alone": partial(contrast_at, kept=1.0, prompts=1),
     },
     "dose_llm@smollm2_plain": {
         "H1 SmolLM2": partial(change_of_follows, prompts=REGISTERED),

@@ -15,12 +15,12 @@ from workbook.studies.record import FAMILY, NotMeasured, Tables
 from workbook.studies.registration import MIN_UNITS
 
 # which measured a backbone's curves, if not dose_llm
-STUDIES = {"family": "dose", "smollm2:sums": "smollm2_probes"}
-TOKENS = "moved"  # of which backbones are compared, as in `flip_rates`
-QUANTITIES = {"own sign": "follows", "own share": "own share"}  # of a chart: the column it draws
+_STUDIES = {"family": "dose", "smollm2:sums": "smollm2_probes"}
+_TOKENS = "moved"  # of which backbones are compared, as in `flip_rates`
+_QUANTITIES = {"own sign": "follows", "own share": "own share"}  # of a chart: the column it draws
 
 
-def follows() -> pd.DataFrame:
+def _follows() -> pd.DataFrame:
     """Chance of the family's unsure tokens to follow their own sign, measured and predicted.
 
     Columns series, prompts, mean, low, high, units.
@@ -32,7 +32,7 @@ def follows() -> pd.DataFrame:
     )
 
 
-def backbones(tables: Mapping[str, Mapping] | None = None) -> pd.DataFrame:
+def _backbones(tables: Mapping[str, Mapping] | None = None) -> pd.DataFrame:
     """Moved tokens against prompts per step, by backbone.
 
     Columns quantity, series, prompts, mean, low, high, units.
@@ -41,7 +41,7 @@ def backbones(tables: Mapping[str, Mapping] | None = None) -> pd.DataFrame:
     are left out.  With fewer than six units the band is the range over the measured prompts.
     """
     lines = []
-    for quantity, column in QUANTITIES.items():
+    for quantity, column in _QUANTITIES.items():
         for scale in tables or BACKBONES:
             with suppress(NotMeasured):
                 line = _backbone_curve(tables[scale] if tables else Tables(scale), scale, column)
@@ -51,7 +51,7 @@ def backbones(tables: Mapping[str, Mapping] | None = None) -> pd.DataFrame:
 
 def _backbone_curve(tables: Mapping, scale: str, column: str) -> pd.DataFrame:
     """A column of a backbone's moved tokens against prompts per step."""
-    study = STUDIES.get(scale, "dose_llm")
+    study = _STUDIES.get(scale, "dose_llm")
     line = unit_curve(_moved(tables[f"{study}/rates"]), "prompts", column)
     if study != "dose_llm" or line["units"].min() >= MIN_UNITS:
         return line
@@ -63,11 +63,11 @@ def _backbone_curve(tables: Mapping, scale: str, column: str) -> pd.DataFrame:
 
 def _moved(rates: pd.DataFrame) -> pd.DataFrame:
     """The rates of moved tokens, with the part of the movement that their own prompt makes."""
-    rows = rates[rates["tokens"] == TOKENS]
+    rows = rates[rates["tokens"] == _TOKENS]
     return rows.assign(**{"own share": rows["own"] / (rows["own"] + rows["others"])})
 
 
-def shares() -> pd.DataFrame:
+def _shares() -> pd.DataFrame:
     """Shares of tokens by what one step does to them, by model: means over units.
 
     Columns optimizer, advantages, eps, model, column, change, share, prompts, units.
@@ -84,7 +84,7 @@ def shares() -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def shift() -> pd.DataFrame:
+def _shift() -> pd.DataFrame:
     """Shift of the family's movement to results, both signs minus positive rollouts alone.
 
     Columns line (what the two steps have in common), prompts, mean, low, high, units.
@@ -95,6 +95,6 @@ def shift() -> pd.DataFrame:
 
 
 FIGURES = {
-    "dose": {"flips/follows": follows, "flips/backbones": backbones, "flips/shift": shift},
-    "flip_backbones": {"flips/shares": shares},
+    "dose": {"flips/follows": _follows, "flips/backbones": _backbones, "flips/shift": _shift},
+    "flip_backbones": {"flips/shares": _shares},
 }

@@ -57,7 +57,7 @@ LANGUAGE_MODELS = {  # prompts that push, that are measured, in a bundle; tokens
     "smollm2_plain": (128, 8, 8, 16),
     "gemma3_plain": (16, 4, 4, 0),  # 262,144 logits a token
 }
-BACKBONES = {  # flip_backbones: prompts of the one step, optimizers that take it
+_BACKBONES = {  # flip_backbones: prompts of the one step, optimizers that take it
     "tiny": (4, ("adamw",)),
     "family": (32, ONE_STEP_OPTIMIZERS),
     "smollm2_plain": (16, ONE_STEP_OPTIMIZERS),
@@ -180,7 +180,7 @@ def flip_backbones_study(bench: Bench) -> dict[str, pd.DataFrame]:
     One real step moves the batch's tokens by STEP_NATS (root mean square); with permuted advantages
     the sign of a rollout says nothing.
     """
-    prompts, optimizers = BACKBONES[bench.scale.name]
+    prompts, optimizers = _BACKBONES[bench.scale.name]
     rollouts = pushing_prompts(
         distinct_rollouts(bench, 2 * prompts, DRAWS_PER_PROMPT * prompts), prompts
     )

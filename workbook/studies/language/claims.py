@@ -22,13 +22,13 @@ from workbook.studies.language.training import LENGTH
 from workbook.studies.record import Tables
 from workbook.studies.worlds import claims as worlds
 
-OURS = dict.fromkeys(("cancelled", "dose", "mass", "value_gap"), "smollm2_probes")
-OURS |= {
+_OURS = dict.fromkeys(("cancelled", "dose", "mass", "value_gap"), "smollm2_probes")
+_OURS |= {
     "worlds": "smollm2_training",
     "worlds_rates": "smollm2_rates",
     "worlds_values": "worlds_values",
 }
-MOST = 64  # prompts of the largest step
+_MOST = 64  # prompts of the largest step
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Renamed:
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         study, _, table = name.partition("/")
-        return self.tables[f"{OURS[study]}/{table}"]
+        return self.tables[f"{_OURS[study]}/{table}"]
 
 
 def here(measure: Callable[..., pd.Series], **settings) -> Callable[[Tables], pd.Series]:
@@ -47,7 +47,7 @@ def here(measure: Callable[..., pd.Series], **settings) -> Callable[[Tables], pd
     return lambda tables: measure(Renamed(tables), **settings)
 
 
-def at_end(tables: Tables, column: str, arm: str) -> pd.Series:
+def tuned_at_end(tables: Tables, column: str, arm: str) -> pd.Series:
     """A column of the last reading of an arm, one number per unit."""
     runs = tables["smollm2_training/runs"].query("arm == @arm").sort_values("batch", kind="stable")
     return runs.groupby("seed")[column].last()
@@ -55,7 +55,7 @@ def at_end(tables: Tables, column: str, arm: str) -> pd.Series:
 
 def beside(tables: Tables, column: str, arm: str, ratio: bool = False) -> pd.Series:
     """A column at the end, an arm's minus plain's; ratio: over plain's."""
-    one, plain = at_end(tables, column, arm), at_end(tables, column, PLAIN)
+    one, plain = tuned_at_end(tables, column, arm), tuned_at_end(tables, column, PLAIN)
     return logs(one / plain) if ratio else one - plain
 
 
@@ -70,7 +70,7 @@ def early(tables: Tables, arm: str, batch: int = 10) -> pd.Series:
     return pseudo_values(gains, lambda rows: float(rows[arm].mean() / rows[PLAIN].mean()))
 
 
-FREE, POSITIVE = "entropy_minimization", "positive_only"
+_FREE, _POSITIVE = "entropy_minimization", "positive_only"
 AS_THERE = {
     key: measures[key]
     for measures, keys in (
@@ -86,21 +86,21 @@ AS_THERE = {
     )
     for key in keys
 }
-AS_THERE |= {"H1": partial(flips.rate, prompts=MOST), "H1 alone": partial(flips.rate, prompts=1)}
-AS_THERE |= {"H1 follows": partial(flips.rate, column="follows", tokens="moved", prompts=MOST)}
+AS_THERE |= {"H1": partial(flips.rate, prompts=_MOST), "H1 alone": partial(flips.rate, prompts=1)}
+AS_THERE |= {"H1 follows": partial(flips.rate, column="follows", tokens="moved", prompts=_MOST)}
 PROBES = {f"{key}{HERE}": here(measure) for key, measure in AS_THERE.items()}
-PROBES |= {f"C1 template{HERE}": here(cancelled.share, kind="template")}
+PROBES |= {f"C1 template{HERE}": here(cancelled.cancelled_share_at, kind="template")}
 PROBES |= {f"H1 follows alone{HERE}": here(flips.rate, column="follows", tokens="moved", prompts=1)}
 TRAINING = {
-    "Q1 learns": here(worlds.ahead, arm=PLAIN, base=LOWER),
-    "Q1 entropy sums": here(worlds.gained, arm=FREE),
-    "Q1 early sums": partial(early, arm=FREE),
-    "Q2 sums": here(worlds.lead, arm=POSITIVE),
-    "Q2 value sums": here(worlds.ahead, arm=POSITIVE),
-    "Q2 tax sums": here(worlds.over, arm=POSITIVE),
-    "Q2 pass@8 sums": here(worlds.ahead, arm=POSITIVE, column="pass_at_8"),
-    "Q2 nats sums": partial(beside, column="entropy", arm=POSITIVE),
-    "Q1 nats sums": partial(beside, column="entropy", arm=FREE),
+    "Q1 learns": here(worlds.end_difference_of_worlds, arm=PLAIN, base=LOWER),
+    "Q1 entropy sums": here(worlds.share_of_plain_gain, arm=_FREE),
+    "Q1 early sums": partial(early, arm=_FREE),
+    "Q2 sums": here(worlds.lead, arm=_POSITIVE),
+    "Q2 value sums": here(worlds.end_difference_of_worlds, arm=_POSITIVE),
+    "Q2 tax sums": here(worlds.end_ratio, arm=_POSITIVE),
+    "Q2 pass@8 sums": here(worlds.end_difference_of_worlds, arm=_POSITIVE, column="pass_at_8"),
+    "Q2 nats sums": partial(beside, column="entropy", arm=_POSITIVE),
+    "Q1 nats sums": partial(beside, column="entropy", arm=_FREE),
     "Q4 longer": partial(beside, column="wrong_length", arm=LENGTH, ratio=True),
     "Q4 longer, all": partial(beside, column="length", arm=LENGTH, ratio=True),
     "Q4 value longer": partial(beside, column="value", arm=LENGTH),

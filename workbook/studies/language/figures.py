@@ -10,8 +10,8 @@ from workbook.studies.language.training import LENGTH
 from workbook.studies.record import Tables
 
 RULES = NAMES | {LENGTH: BY_LENGTH}
-TASKS = ("sums", "ramble")
-MODELS = {  # what it is called: scale, study
+_TASKS = ("sums", "ramble")
+_MODELS = {  # what it is called: scale, study
     "the family, ten policies": ("family", "dose"),
     "SmolLM2, six draws": ("smollm2_plain", "dose_llm"),
     "Gemma, one draw": ("gemma3_plain", "dose_llm"),
@@ -19,20 +19,20 @@ MODELS = {  # what it is called: scale, study
 PROMPTS = (1, 16, 64)  # that push in a step
 
 
-def runs() -> pd.DataFrame:
+def _runs() -> pd.DataFrame:
     """A row per task, unit, rule and batch: value, tax, tokens of an answer and of a wrong one."""
     parts = []
-    for task in TASKS:
+    for task in _TASKS:
         table = Tables(f"smollm2:{task}")["smollm2_training/runs"]
         parts.append(table.assign(task=task, rule=table["arm"].map(RULES)))
     columns = ["task", "seed", "rule", "batch", "value", "tax", "length", "wrong_length"]
     return pd.concat(parts, ignore_index=True)[columns]
 
 
-def training(folder=None) -> pd.DataFrame:
+def _training(folder=None) -> pd.DataFrame:
     """A row per task, reading, rule and batch: mean, low and high over units."""
     parts = []
-    for task in TASKS:
+    for task in _TASKS:
         table = Tables(f"smollm2:{task}", folder)["smollm2_training/runs"]
         table = table.assign(rule=table["arm"].map(RULES))
         for reading in READ:
@@ -41,14 +41,14 @@ def training(folder=None) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def tuning() -> pd.DataFrame:
+def _tuning() -> pd.DataFrame:
     """A row per rule, rate and batch: the held-out reward, mean over the tuning policies."""
     table = Tables("smollm2:sums")["smollm2_rates/runs"]
     table = table.assign(rule=table["arm"].map(RULES))
     return table.groupby(["rule", "lr", "batch"], as_index=False)["value"].mean()
 
 
-def follows() -> pd.DataFrame:
+def _follows() -> pd.DataFrame:
     """A row per draw of prompts of SmolLM2, number of prompts and kind of token: how often the
     token follows its own rollout's sign, and how often the other prompts' push has that sign.
     """
@@ -56,12 +56,12 @@ def follows() -> pd.DataFrame:
     return rates[["seed", "prompts", "tokens", "follows", "others_follow"]]
 
 
-def models() -> pd.DataFrame:
+def _models() -> pd.DataFrame:
     """A row per quantity, model and number of prompts that push: mean, low and high over units, and
     how many units; of one unit its number alone.
     """
     rows = []
-    for model, (scale, study) in MODELS.items():
+    for model, (scale, study) in _MODELS.items():
         rates, net = Tables(scale)[f"{study}/rates"], Tables(scale)[f"{study}/net"]
         ratios = contrasts(net[net["identity"] == "sign-shared"])
         quantities = {
@@ -75,13 +75,13 @@ def models() -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)
 
 
-def mass() -> pd.DataFrame:
+def _mass() -> pd.DataFrame:
     """Where the movement goes that single tokens cause: means over draws, by place and kind."""
     table = Tables("smollm2_plain")["dose_llm/mass"]
     return table.groupby(["where", "kind"], as_index=False)[["pairs", "mass", "net"]].mean()
 
 
-def shift() -> pd.DataFrame:
+def _shift() -> pd.DataFrame:
     """Template words, both signs minus positive only: mean, low and high by prompts per step, at
     equal prompts and at equal gradient energy.
     """
@@ -89,7 +89,7 @@ def shift() -> pd.DataFrame:
     return unit_curve(table, "prompts", "shift", by="equal_energy")
 
 
-def agreement() -> pd.DataFrame:
+def _agreement() -> pd.DataFrame:
     """On which share of tokens the output layer alone predicts the sign of a change, by step of a
     short training: mean, low and high, by a t interval over draws and by a bootstrap over draws and
     prompts.
@@ -107,13 +107,13 @@ def agreement() -> pd.DataFrame:
 
 
 FIGURES = {
-    "smollm2_training": {"language/runs": runs, "language/training": training},
-    "smollm2_rates": {"language/tuning": tuning},
+    "smollm2_training": {"language/runs": _runs, "language/training": _training},
+    "smollm2_rates": {"language/tuning": _tuning},
     "dose_llm": {
-        "language/follows": follows,
-        "language/mass": mass,
-        "language/models": models,
-        "language/shift": shift,
+        "language/follows": _follows,
+        "language/mass": _mass,
+        "language/models": _models,
+        "language/shift": _shift,
     },
-    "coupling": {"language/agreement": agreement},
+    "coupling": {"language/agreement": _agreement},
 }

@@ -39,10 +39,10 @@ from workbook.studies.cancelled.study import BY, DRAWS, PERMUTATIONS, powers, pr
 from workbook.studies.coupling.study import proxy_signs
 from workbook.studies.flips.study import facts
 
-EQUAL = CELLS["position"]  # what is alike in boosted and suppressed tokens that are compared
+_EQUAL = CELLS["position"]  # what is alike in boosted and suppressed tokens that are compared
 
 
-class Sizes(NamedTuple):
+class ProbeSizes(NamedTuple):
     """Prompts sampled, measured, that push by themselves, in a bundle; prompts and anchors of
     products of gradients; tokens after which continuations begin, and how many of each."""
 
@@ -55,7 +55,7 @@ class Sizes(NamedTuple):
     continuations: int = 32
 
 
-SIZES = {"smollm2:sums": Sizes()}
+SIZES = {"smollm2:sums": ProbeSizes()}
 
 
 def probes_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -90,11 +90,11 @@ def rates_curve(rows: PushRows) -> pd.DataFrame:
     weights, tables = rows.weights(), []
     for size in powers(rows.blocks.prompts):
         parts = pd.concat([rows.parts(weights, size, draw) for draw in range(DRAWS)])
-        tables.append(flip_rates(moved(rows, parts)).assign(prompts=size))
+        tables.append(flip_rates(moved_tokens(rows, parts)).assign(prompts=size))
     return pd.concat(tables, ignore_index=True)
 
 
-def moved(rows: PushRows, parts: pd.DataFrame) -> pd.DataFrame:
+def moved_tokens(rows: PushRows, parts: pd.DataFrame) -> pd.DataFrame:
     """The token table of `PushRows.parts`: push (its sign), change and dlogp (both per rate), own
     (by the prompt).
     """
@@ -110,7 +110,7 @@ def moved(rows: PushRows, parts: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def value_gaps(bench: Bench, rollouts: Rollouts, rows: PushRows, size: Sizes) -> pd.DataFrame:
+def value_gaps(bench: Bench, rollouts: Rollouts, rows: PushRows, size: ProbeSizes) -> pd.DataFrame:
     """Gaps of a step on the measured prompts, and means of steps on permuted rewards, at equal
     position.
 
@@ -121,7 +121,7 @@ def value_gaps(bench: Bench, rollouts: Rollouts, rows: PushRows, size: Sizes) ->
     steps = [("own", weights)] + [
         ("permuted", rows.weights(permuted=k)) for k in range(PERMUTATIONS)
     ]
-    tables = [(name, moved(rows, rows.parts(one, count))) for name, one in steps]
+    tables = [(name, moved_tokens(rows, rows.parts(one, count))) for name, one in steps]
     digits = chosen_digits(tables[0][1], size.resets, bench.seed)[["rollout", "position"]]
     places = rollouts.token_table().reset_index().merge(digits)["index"]
     sampled = (bench.policy, bench.task, rollouts, size.continuations, places)
@@ -130,7 +130,7 @@ def value_gaps(bench: Bench, rollouts: Rollouts, rows: PushRows, size: Sizes) ->
     for name, table in tables:
         eps = MOVED * float((table["dlogp"] ** 2).mean() ** 0.5)
         valued = table.drop(columns="value").merge(values[["rollout", "position", "value"]])
-        made.append({"advantages": name, "gap": cell_gap(valued, EQUAL, eps=eps)})
+        made.append({"advantages": name, "gap": cell_gap(valued, _EQUAL, eps=eps)})
     gaps = pd.DataFrame(made).groupby("advantages", sort=False, as_index=False)["gap"].mean()
     return gaps.assign(
         pool="training", rollouts="all", matched="position", of="value", tokens=len(values)
@@ -141,7 +141,7 @@ def chosen_digits(table: pd.DataFrame, most: int, seed: int) -> pd.DataFrame:
     """Whole cells of EQUAL at random, up to so many tokens: of results, where more than one word
     stands.
     """
-    cells = table[table["category"] == "result"].groupby([*EQUAL])
+    cells = table[table["category"] == "result"].groupby([*_EQUAL])
     cells = [cell for _, cell in cells if cell["token_id"].nunique() > 1]
     cells = [cells[k] for k in np.random.default_rng(seed).permutation(len(cells))]
     reached = np.cumsum([len(cell) for cell in cells])

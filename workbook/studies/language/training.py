@@ -34,9 +34,9 @@ from workbook.training.loop import LoopConfig, train
 
 # plain advantages times mean T / T_i, as loss type grpo weighs a completion's tokens
 LENGTH = "length"
-PROMPTS, GROUP_SIZE, TUNED = 4, 8, 2  # of a batch; policies that rates are tuned on
+PROMPTS, _GROUP_SIZE, _TUNED = 4, 8, 2  # of a batch; policies that rates are tuned on
 LADDER = (3e-4, 1e-3, 3e-3)
-KEPT = [
+_KEPT = [
     "batch",
     "value",
     "reward",
@@ -47,10 +47,10 @@ KEPT = [
     "pass_at_8",
     "logp_right",
 ]
-KEPT += ["entropy", "length", "right_length", "wrong_length", "sampled_tokens", "seconds"]
+_KEPT += ["entropy", "length", "right_length", "wrong_length", "sampled_tokens", "seconds"]
 
 
-class Sizes(NamedTuple):
+class TrainingSizes(NamedTuple):
     """Arms, generation batches of a run and of one that tunes, from one reading to the next,
     held-out prompts.
     """
@@ -62,7 +62,7 @@ class Sizes(NamedTuple):
     held_out: int = 24
 
 
-SIZES = {"smollm2:sums": Sizes(), "smollm2:ramble": Sizes((PLAIN, LENGTH))}
+SIZES = {"smollm2:sums": TrainingSizes(), "smollm2:ramble": TrainingSizes((PLAIN, LENGTH))}
 
 
 class SampledReadings(Readings):
@@ -98,7 +98,7 @@ class SampledReadings(Readings):
         return self.rollouts.rewards.view(-1, PASS_TRIES).mean(1)
 
 
-def trained(
+def _trained(
     bench: Bench, runs: Sequence[tuple[str, float]], batches: int, name: str = ""
 ) -> pd.DataFrame:
     """Readings of a run of each (arm, rate) from a unit's policy; parts of an interrupted unit are
@@ -118,26 +118,26 @@ def trained(
         policy, readings = start()
         sizes = {
             "prompts": PROMPTS,
-            "group_size": GROUP_SIZE,
+            "group_size": _GROUP_SIZE,
             "max_new_tokens": bench.scale.max_new_tokens,
         }
         loop = LoopConfig(**sizes, batches=batches, lr=lr, rule=by_length if arm == LENGTH else arm)
         made = train(policy, bench.task, loop, bench.data_seed, readings, size.every)
-        return made[KEPT].assign(arm=arm, lr=lr)
+        return made[_KEPT].assign(arm=arm, lr=lr)
 
     made = [bench.kept(f"{arm}-{lr:g}{name}", partial(run, arm, lr)) for arm, lr in runs]
     return pd.concat(made, ignore_index=True)
 
 
-def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def _rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table runs of a scale: its arms at the rates of LADDER, on its tuning policies."""
     size = SIZES[bench.scale.name]
     runs = [(arm, lr) for arm in size.arms if arm not in (LOWER, LENGTH) for lr in LADDER]
-    benches = [bench, *(Bench(bench.scale.name, k, "tuning") for k in range(1, TUNED))]
+    benches = [bench, *(Bench(bench.scale.name, k, "tuning") for k in range(1, _TUNED))]
     for other in benches:
         other.loaded, other.parts = bench.loaded, bench.parts
     made = [
-        trained(one, runs, size.tuning, f"-{k}").assign(policy=k) for k, one in enumerate(benches)
+        _trained(one, runs, size.tuning, f"-{k}").assign(policy=k) for k, one in enumerate(benches)
     ]
     return {"runs": pd.concat(made, ignore_index=True)}
 
@@ -149,7 +149,7 @@ def training_study(bench: Bench) -> dict[str, pd.DataFrame]:
     size = SIZES[bench.scale.name]
     rates = own_rates(load_measured("smollm2_rates", "smollm2:sums", "runs", bench.results))["lr"]
     return {
-        "runs": trained(
+        "runs": _trained(
             bench, [(arm, rates.get(arm, rates[PLAIN])) for arm in size.arms], size.batches
         )
     }

@@ -38,14 +38,14 @@ def update_value(
     return chosen(tables[f"{STUDY}/{table}"], **setting | more)[column]
 
 
-def share(
+def part_share(
     tables: Tables, column: str = "signal", category: str = "all", rule: str = RULE
 ) -> pd.Series:
     """Share of a class's squared movement, per unit."""
     return update_value(tables, column, rule, "shares", category=category)
 
 
-def off_the_line(tables: Tables) -> pd.Series:
+def residual_off_the_line(tables: Tables) -> pd.Series:
     """Mean over group sizes of |log2 of noise per signal over what 1 / (G - 1) makes of its value
     at GROUP_SIZE|.
     """
@@ -77,16 +77,16 @@ def against_rule(tables: Tables, rule: str) -> pd.Series:
 
 MEASURES = {
     STUDY: {
-        "S1": share,
+        "S1": part_share,
         "S1 weights": partial(update_value, column="signal"),
-        "S1 oracle": partial(share, rule="oracle"),
-        "S1 coupling": partial(share, column="coupling"),
-        "S1 result": partial(share, category="result"),
-        "S2": partial(share, column="noise", category="style"),
+        "S1 oracle": partial(part_share, rule="oracle"),
+        "S1 coupling": partial(part_share, column="coupling"),
+        "S1 result": partial(part_share, category="result"),
+        "S2": partial(part_share, column="noise", category="style"),
         # needed, over those used
         "S3": lambda tables: update_value(tables, "oracle_rollouts") / (PROMPTS * GROUP_SIZE),
         "S3 cosine": partial(update_value, column="expected_cosine"),
-        "S4": off_the_line,
+        "S4": residual_off_the_line,
         "S4 held out": few_prompts,
         "S5": partial(against_rule, rule="positive_only"),
         "S5 negative": partial(against_rule, rule="negative_only"),

@@ -10,12 +10,12 @@ from workbook.studies.record import FAMILY
 from workbook.studies.recovered.study import GROUP_SIZE, RULE
 from workbook.views.charts import parts_table
 
-AXES = ("group_size", "prompts")
+_AXES = ("group_size", "prompts")
 
 
-def curves() -> pd.DataFrame:
+def _curves() -> pd.DataFrame:
     """Own-prompt share of signal over each of AXES: axis, line, size, mean, low, high, units."""
-    return pd.concat([curve(FAMILY, axis).assign(axis=axis) for axis in AXES])
+    return pd.concat([curve(FAMILY, axis).assign(axis=axis) for axis in _AXES])
 
 
 def curve(tables: Mapping, axis: str) -> pd.DataFrame:
@@ -37,7 +37,7 @@ def curve(tables: Mapping, axis: str) -> pd.DataFrame:
     return unit_curve(pd.concat(lines), "size", "signal", by="line")
 
 
-def parts_by_prompts() -> pd.DataFrame:
+def _parts_by_prompts() -> pd.DataFrame:
     """Parts of what moves each class, a panel for each number of prompts: rows of `parts_table`."""
     steps = _along(FAMILY["recovered/shares"], "prompts").dropna(subset="signal")
     means = steps.groupby(["prompts", "category"]).mean(numeric_only=True).reset_index()
@@ -48,7 +48,7 @@ def parts_by_prompts() -> pd.DataFrame:
     return pd.concat(panels)
 
 
-def result_signal() -> pd.DataFrame:
+def _result_signal() -> pd.DataFrame:
     """Signal in what moves results, by prompts that push, and by how much more prompts raise it.
 
     Columns prompts (a number, or "64 minus 16"), mean, low, high.
@@ -71,8 +71,8 @@ def _along(table: pd.DataFrame, axis: str) -> pd.DataFrame:
 
 FIGURES = {
     "recovered": {
-        "recovered/curves": curves,
-        "recovered/parts_by_prompts": parts_by_prompts,
-        "recovered/result_signal": result_signal,
+        "recovered/curves": _curves,
+        "recovered/parts_by_prompts": _parts_by_prompts,
+        "recovered/result_signal": _result_signal,
     }
 }

@@ -30,14 +30,14 @@ from workbook.studies.bench import Bench
 GROUP_SIZES = (2, 4, 8, 16, 32, 64)  # at PROMPTS prompts
 PROMPT_COUNTS = (1, 4, 16, 64)  # at GROUP_SIZE rollouts
 PROMPTS, GROUP_SIZE = 16, 8
-EQUAL = ((64, 2), (32, 4), (16, 8), (8, 16), (4, 32))  # prompts, rollouts: 128 in all
+_EQUAL = ((64, 2), (32, 4), (16, 8), (8, 16), (4, 32))  # prompts, rollouts: 128 in all
 # known_credit goes by its registered name, oracle
 RULES = ("grpo", "dr_grpo", "reinforce", "positive_only", "negative_only", "oracle", "permuted")
 RULE = "grpo"
 DRAWS = 4  # of the pools, in a unit
-MEASURED = 48  # tokens of each class, in as many rollouts
-HELD_OUT = 32  # prompts of the gradient that a step should have outside its batch
-SETTING = ["axis", "prompts", "group_size", "rule"]
+_MEASURED = 48  # tokens of each class, in as many rollouts
+_HELD_OUT = 32  # prompts of the gradient that a step should have outside its batch
+_SETTING = ["axis", "prompts", "group_size", "rule"]
 SMALL = {
     "group_sizes": (2, 4),
     "prompt_counts": (1, 2),
@@ -48,7 +48,7 @@ SMALL |= {"base": (2, 2)}
 
 
 @dataclass(frozen=True)
-class Pool:
+class _Pool:
     """Rollouts of some prompts, with their exact values, and the exact gradient of each prompt (P,
     D).
     """
@@ -69,7 +69,7 @@ class Pool:
         )
 
 
-def pool(bench: Bench, prompts: int, group_size: int, draw: int = 0) -> Pool:
+def pool(bench: Bench, prompts: int, group_size: int, draw: int = 0) -> _Pool:
     """Fresh rollouts of a unit's training prompts, of other ones at every draw."""
     rows = bench.task.dataset(prompts * (draw + 1), bench.data_seed).select(
         range(prompts * draw, prompts * (draw + 1))
@@ -79,7 +79,7 @@ def pool(bench: Bench, prompts: int, group_size: int, draw: int = 0) -> Pool:
     gradients = torch.stack(
         [exact_gradient(bench.policy, bench.task, [prompt]) for prompt in rows["prompt"]]
     )
-    return Pool(rollouts, exact_values(bench.policy, bench.task, rollouts), gradients)
+    return _Pool(rollouts, exact_values(bench.policy, bench.task, rollouts), gradients)
 
 
 def recovered_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -87,13 +87,13 @@ def recovered_study(bench: Bench) -> dict[str, pd.DataFrame]:
     and rule.
     """
     small = bench.scale.name == "tiny"
-    return _tables(bench, *((settings(**SMALL), 4, 2) if small else (settings(), HELD_OUT, DRAWS)))
+    return _tables(bench, *((settings(**SMALL), 4, 2) if small else (settings(), _HELD_OUT, DRAWS)))
 
 
 def settings(
     group_sizes=GROUP_SIZES,
     prompt_counts=PROMPT_COUNTS,
-    equal=EQUAL,
+    equal=_EQUAL,
     rules=RULES,
     base=(PROMPTS, GROUP_SIZE),
 ) -> list[tuple[str, int, int, str]]:
@@ -127,19 +127,19 @@ def _tables(
             known = {
                 "values": values,
                 "exact": exact,
-                "tokens": MEASURED,
+                "tokens": _MEASURED,
                 "seed": bench.seed + 1000 * draw,
             }
             split = credit_recovered(bench.policy, batch, rule, **known)
             for axis in (
                 axis for axis, *key in wanted if tuple(key) == (prompts, group_size, rule)
             ):
-                setting = dict(zip(SETTING, (axis, prompts, group_size, rule), strict=True)) | {
+                setting = dict(zip(_SETTING, (axis, prompts, group_size, rule), strict=True)) | {
                     "draw": draw
                 }
                 shares.append(split.shares.assign(**setting))
                 updates.append(setting | update_row(split, direction))
-    order = [*SETTING, "draw", "category"]
+    order = [*_SETTING, "draw", "category"]
     return {
         "shares": (
             pd.concat(shares)[[*order, *(c for c in shares[0] if c not in order)]].reset_index(

@@ -21,14 +21,14 @@ from workbook.statistics import pseudo_values
 from workbook.studies.teaching.pairs import falls
 from workbook.studies.teaching.vocabulary import toy_table
 
-WORDS, GROUPS = (2, 10, 50), (4, 8, 16)
+_WORDS, GROUPS = (2, 10, 50), (4, 8, 16)
 SPREADS = {"no credit": 0.0, "known credit": 0.25}
-PROMPTS, STEPS = 8, 400
+PROMPTS, _STEPS = 8, 400
 BLOCKS = 8  # parts of the steps, whose spread gives the standard error
 
 
 def draw_steps(
-    words: int, group: int, spread: float, steps: int = STEPS, seed: int = 0
+    words: int, group: int, spread: float, steps: int = _STEPS, seed: int = 0
 ) -> Iterator[tuple]:
     """Words (P, G), advantages (P, G) of Dr. GRPO, and rewards (P, G), step by step."""
     rng = np.random.default_rng([seed, words, group])
@@ -45,7 +45,7 @@ def success_rates(words: int, spread: float) -> np.ndarray:
 
 
 def bandit_pairs(
-    words: int, group: int, spread: float, steps: int = STEPS, seed: int = 0
+    words: int, group: int, spread: float, steps: int = _STEPS, seed: int = 0
 ) -> pd.DataFrame:
     """The table that `pairs.falls` takes: a row per rollout whose group has both rewards, split by
     pair.
@@ -103,7 +103,7 @@ def hand_built_arm() -> pd.DataFrame:
     return table
 
 
-def excess_share(table: pd.DataFrame) -> float:
+def excess_share_by_hand(table: pd.DataFrame) -> float:
     """R of `pairs`: the excess fall of the correlation as a share of it; NaN where there is no
     credit to correlate.
     """
@@ -117,7 +117,7 @@ def excess_over_correlation(table: pd.DataFrame) -> float:
 
 
 def gains(
-    words: int, group: int, spread: float, steps: int = STEPS, seed: int = 0
+    words: int, group: int, spread: float, steps: int = _STEPS, seed: int = 0
 ) -> dict[str, float]:
     """First-order gain in value per unit length of a step, mean over steps, of masks and of halves
     by discrimination.
@@ -171,7 +171,7 @@ def discrimination_of(score: np.ndarray, advantages: np.ndarray) -> np.ndarray:
     return out
 
 
-def noise_ratio(words: int, group: int, spread: float, steps: int = STEPS, seed: int = 0) -> float:
+def noise_ratio(words: int, group: int, spread: float, steps: int = _STEPS, seed: int = 0) -> float:
     """Noise per signal of an update with advantages r - mean / 2, over that with r - mean: squared
     lengths.
     """
@@ -190,12 +190,12 @@ def by_hand_table() -> pd.DataFrame:
     over BLOCKS.
     """
     rows = []
-    for words in WORDS:
+    for words in _WORDS:
         for group in GROUPS:
             for name, spread in SPREADS.items():
                 blocks = []
                 for block in range(BLOCKS):
-                    given = (words, group, spread, STEPS // BLOCKS, block)
+                    given = (words, group, spread, _STEPS // BLOCKS, block)
                     gained = gains(*given)
                     fallen = falls(bandit_pairs(*given))
                     numbers = {
@@ -234,6 +234,8 @@ if __name__ == "__main__":
             index=["quantity", "credit", "rollouts"], columns="words", values="text"
         ).to_string()
     )
-    print(f"excess / correlation in the hand-built arm: {excess_share(hand_built_arm()):.2f}")
+    print(
+        f"excess / correlation in the hand-built arm: {excess_share_by_hand(hand_built_arm()):.2f}"
+    )
     print("Of a word's own side, what the other sign's same word takes and its other words return:")
     print(toy_table().round(3).to_string(index=False))

@@ -25,8 +25,8 @@ from workbook.studies.teaching.masks import (
     PERMUTED,
     PLAIN,
     SHARED_PROMPTS,
-    run_arm,
-    tuned_rates,
+    run_mask,
+    tuned_mask_rates,
 )
 from workbook.theory.advantages import permute_in_groups
 from workbook.theory.credit import CreditBatch, per_token
@@ -60,13 +60,13 @@ def delta_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Tables of one unit: runs of plain, DelTA's rule, the three halves and permuted rewards;
     ranks.
     """
-    lr = tuned_rates(bench, "mask_rates")[PLAIN]
+    lr = tuned_mask_rates(bench, "mask_rates")[PLAIN]
     rules = {PLAIN: "dr_grpo", PERMUTED: "dr_grpo", "delta": "delta"} | {
         name: Half(name) for name in HALVES
     }
     parts = []
     for name, rule in rules.items():
-        made = bench.kept(name, partial(run_arm, bench, rule, lr, permuted=name == PERMUTED))
+        made = bench.kept(name, partial(run_mask, bench, rule, lr, permuted=name == PERMUTED))
         parts.append(made.assign(arm=name))
     return {"runs": pd.concat(parts, ignore_index=True), "ranks": discrimination_ranks(bench)}
 

@@ -11,41 +11,41 @@ from workbook.studies.teaching.claims import excess_share
 from workbook.studies.teaching.masks import BATCHES, CREDIT, MASKS, PLAIN, SIGNS, UNSURE
 from workbook.studies.teaching.pairs import falls
 
-WORLDS = {
+_WORLDS = {
     "world:plain": "chains",
     "world:third": "a third wrong",
     "world:ramble": "wrong answers ramble",
 }
 DIALLED = {"world:plain": "chains", "world:third": "a third wrong", "world:low": "a low start"}
-SPREAD, STEPS, ROLLOUTS = by_hand.SPREADS["known credit"], 100, 8
+SPREAD, _STEPS, _ROLLOUTS = by_hand.SPREADS["known credit"], 100, 8
 KINDS = {"": MASK, f", {SIGNS}": "twin: permuted signs", f", {CREDIT}": "twin: as much |credit|"}
 
 
-def ratio_interval(values: pd.Series) -> dict[str, float]:
+def _ratio_interval(values: pd.Series) -> dict[str, float]:
     """A ratio of means with the jackknife's t interval: mean, low, high."""
     return t_interval(values)._asdict() | {"mean": values.attrs["estimate"]}
 
 
-def pairs() -> pd.DataFrame:
+def _pairs() -> pd.DataFrame:
     """R of `pairs` in networks, by world, and where it can be computed, in one context: label,
     scale, mean, low, high.
     """
     rows = []
-    for world, label in WORLDS.items():
+    for world, label in _WORLDS.items():
         shares = excess_share(Tables(world))
-        rows.append({"label": label, "scale": NETWORK, **ratio_interval(shares)})
+        rows.append({"label": label, "scale": NETWORK, **_ratio_interval(shares)})
     for words in (10, 50):
         blocks = [
-            falls(by_hand.bandit_pairs(words, ROLLOUTS, SPREAD, STEPS, block))
+            falls(by_hand.bandit_pairs(words, _ROLLOUTS, SPREAD, _STEPS, block))
             for block in range(by_hand.BLOCKS)
         ]
         units = pd.DataFrame(blocks).assign(seed=range(len(blocks)))
         shares = pseudo_values(units, by_hand.excess_over_correlation)
-        rows.append({"label": f"{words} words", "scale": COMPUTED, **ratio_interval(shares)})
+        rows.append({"label": f"{words} words", "scale": COMPUTED, **_ratio_interval(shares)})
     return pd.DataFrame(rows)
 
 
-def masks(world: str = "world:third") -> pd.DataFrame:
+def _masks(world: str = "world:third") -> pd.DataFrame:
     """A row per mask and twin: label, kind, credit (share of the unsure tokens' |credit| at the
     start), the value at the end minus plain's on the same policy (mean, low, high), and after how
     many batches that is.
@@ -65,7 +65,7 @@ def masks(world: str = "world:third") -> pd.DataFrame:
     return pd.DataFrame(rows).assign(batches=BATCHES)
 
 
-def opposition() -> pd.DataFrame:
+def _opposition() -> pd.DataFrame:
     """Value at the end by the share of the baseline that is subtracted, minus that with all of it:
     world, share, mean, low, high, units.
     """
@@ -80,7 +80,7 @@ def opposition() -> pd.DataFrame:
     return unit_curve(pd.concat(parts), "share", "lead", by="world")
 
 
-def coverage() -> pd.DataFrame:
+def _coverage() -> pd.DataFrame:
     """How often an interval holds the truth, against how skewed its units are: simulated (no rows),
     and where the ledger's rows lie, by units.
     """
@@ -90,8 +90,8 @@ def coverage() -> pd.DataFrame:
 
 
 FIGURES = {
-    "coverage": {"teaching/coverage": coverage},
-    "pairs": {"teaching/pairs": pairs},
-    "masks": {"teaching/masks": masks},
-    "opposition": {"teaching/opposition": opposition},
+    "coverage": {"teaching/coverage": _coverage},
+    "pairs": {"teaching/pairs": _pairs},
+    "masks": {"teaching/masks": _masks},
+    "opposition": {"teaching/opposition": _opposition},
 }

@@ -28,10 +28,10 @@ from workbook.theory.credit import CreditBatch, per_token
 from workbook.theory.credit_masks import MatchedCredit, SureTokens, masked_advantages, unsure_tokens
 from workbook.training.loop import LoopConfig, train
 
-PROMPTS, GROUP_SIZE, BATCHES, EVERY, HELD_OUT = 8, 8, 32, 4, 32
-TUNED = 3  # policies that rates are tuned on
+PROMPTS, GROUP_SIZE, BATCHES, _EVERY, _HELD_OUT = 8, 8, 32, 4, 32
+_TUNED = 3  # policies that rates are tuned on
 RATES = {"adamw": (1.5e-4, 3e-4, 6e-4, 1.2e-3, 2.4e-3), "sgd": (0.0125, 0.025, 0.05, 0.1, 0.2)}
-KEPT = [
+_KEPT = [
     "batch",
     "value",
     "reward",
@@ -76,7 +76,7 @@ class UnsureTokens:
         return per_token(batch, batch.group_advantages()) * unsure_tokens(batch)
 
 
-def arms() -> dict[str, object]:
+def mask_rules() -> dict[str, object]:
     """{name: rule} of every arm; a twin is named "<mask>, <twin>"."""
     rules = {PLAIN: "dr_grpo", PERMUTED: "dr_grpo", SURE: SureTokens(), UNSURE: UnsureTokens()}
     for name, (shared, by_place) in MASKS.items():
@@ -86,7 +86,7 @@ def arms() -> dict[str, object]:
     return rules
 
 
-def run_arm(
+def run_mask(
     bench: Bench, rule, lr: float, optimizer: str = "adamw", permuted: bool = False
 ) -> pd.DataFrame:
     """A run of one rule from a unit's policy, all gradients of length 1: readings of KEPT."""
@@ -102,24 +102,24 @@ def run_arm(
         match="grad_norm",
         max_new_tokens=bench.scale.max_new_tokens,
     )
-    given = (bench.policy, bench.task, loop, bench.data_seed, bench.readings(HELD_OUT))
-    return train(*given, every=EVERY)[KEPT].assign(lr=lr)
+    given = (bench.policy, bench.task, loop, bench.data_seed, bench.readings(_HELD_OUT))
+    return train(*given, every=_EVERY)[_KEPT].assign(lr=lr)
 
 
-def rates_study(
+def _rates_study(
     bench: Bench, optimizer: str = "adamw", names: tuple[str, ...] = (PLAIN, *MASKS)
 ) -> dict:
     """Table runs: plain and the four masks at each of RATES, on so many tuning policies of the
     scale.
     """
-    rules, parts = arms(), []
-    for policy in range(TUNED):
+    rules, parts = mask_rules(), []
+    for policy in range(_TUNED):
         own = bench if policy == bench.seed else Bench(bench.scale.name, policy, "tuning")
         own.loaded, own.parts = bench.loaded, bench.parts
         for name in names:
             for lr in RATES[optimizer]:
                 made = own.kept(
-                    f"{name}-{lr:g}-{policy}", partial(run_arm, own, rules[name], lr, optimizer)
+                    f"{name}-{lr:g}-{policy}", partial(run_mask, own, rules[name], lr, optimizer)
                 )
                 parts.append(made.assign(arm=name, policy=policy))
     return {"runs": pd.concat(parts, ignore_index=True).assign(optimizer=optimizer)}
@@ -127,12 +127,12 @@ def rates_study(
 
 def sgd_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """`rates_study` with plain SGD."""
-    return rates_study(bench, "sgd")
+    return _rates_study(bench, "sgd")
 
 
 def plain_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """`rates_study` of plain alone, in worlds where masks are not trained."""
-    return rates_study(bench, names=(PLAIN,))
+    return _rates_study(bench, names=(PLAIN,))
 
 
 def own_rates(runs: pd.DataFrame) -> dict[str, float]:
@@ -146,7 +146,7 @@ def own_rates(runs: pd.DataFrame) -> dict[str, float]:
     return rates
 
 
-def tuned_rates(bench: Bench, study: str) -> dict[str, float]:
+def tuned_mask_rates(bench: Bench, study: str) -> dict[str, float]:
     """`own_rates` of the unit's scale; NotMeasured until they have been tuned."""
     return own_rates(load_measured(study, bench.scale.name, "runs", bench.results))
 
@@ -157,11 +157,11 @@ def masks_study(
     """Tables runs (every arm) and shares (what each mask and twin holds of tokens, |credit| and (1
     - p)^2).
     """
-    known, parts = tuned_rates(bench, rates), []
-    for name, rule in arms().items():
+    known, parts = tuned_mask_rates(bench, rates), []
+    for name, rule in mask_rules().items():
         lr = known[PLAIN] if name in (PLAIN, PERMUTED) else known["masks"]
         made = bench.kept(
-            name, partial(run_arm, bench, rule, lr, optimizer, permuted=name == PERMUTED)
+            name, partial(run_mask, bench, rule, lr, optimizer, permuted=name == PERMUTED)
         )
         parts.append(made.assign(arm=name, optimizer=optimizer))
     return {"runs": pd.concat(parts, ignore_index=True), "shares": mask_shares(bench)}
@@ -196,7 +196,7 @@ def mask_shares(bench: Bench) -> pd.DataFrame:
     kind = kinds(table)
     squares = (1 - rollouts.old_logps.exp()).square()[place].double().cpu().numpy()
     parts = []
-    for name, rule in arms().items():
+    for name, rule in mask_rules().items():
         if name in (PLAIN, PERMUTED, SURE):
             continue
         batch = credit_batch(bench.policy, rollouts, bench.task, bench.data_seed, **known)

@@ -24,11 +24,11 @@ from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.rollouts.likelihood import scores
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
-from workbook.studies.teaching.masks import GROUP_SIZE, PLAIN, PROMPTS, run_arm, tuned_rates
+from workbook.studies.teaching.masks import GROUP_SIZE, PLAIN, PROMPTS, run_mask, tuned_mask_rates
 from workbook.theory.advantages import partial_baseline
 from workbook.theory.credit import CreditBatch
 
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 KNOWN = "known credit"
 NOISE_PROMPTS, DRAWS = 32, 4  # prompts of the noise study, and groups drawn of each
 
@@ -57,9 +57,11 @@ def opposition_study(bench: Bench) -> dict[str, pd.DataFrame]:
     known credit.
     """
     world = bench.scale.name
-    lr = tuned_rates(bench, "mask_rates" if world != "world:low" else "mask_rates_plain")[PLAIN]
+    lr = tuned_mask_rates(bench, "mask_rates" if world != "world:low" else "mask_rates_plain")[
+        PLAIN
+    ]
     parts = []
-    for share in SHARES:
+    for share in _SHARES:
         for arm, rule, permuted in (
             ("rewards", Opposition(share), False),
             ("permuted rewards", Opposition(share), True),
@@ -68,10 +70,10 @@ def opposition_study(bench: Bench) -> dict[str, pd.DataFrame]:
             if share == 1 and arm == "without equal groups":
                 continue  # at 1 they push nothing anyway
             made = bench.kept(
-                f"{arm}-{share:g}", partial(run_arm, bench, rule, lr, permuted=permuted)
+                f"{arm}-{share:g}", partial(run_mask, bench, rule, lr, permuted=permuted)
             )
             parts.append(made.assign(arm=arm, share=share))
-    made = bench.kept(KNOWN, partial(run_arm, bench, "known_credit", lr))
+    made = bench.kept(KNOWN, partial(run_mask, bench, "known_credit", lr))
     parts.append(made.assign(arm=KNOWN, share=np.nan))
     return {"runs": pd.concat(parts, ignore_index=True)}
 
@@ -117,7 +119,7 @@ def opposition_noise_study(bench: Bench) -> dict[str, pd.DataFrame]:
         torch.stack(parts).unflatten(0, (NOISE_PROMPTS, DRAWS)) for parts in (rewarded, plain)
     )
     table = [
-        {"share": share, **noise_of(rewarded - share * plain, exact, share)} for share in SHARES
+        {"share": share, **noise_of(rewarded - share * plain, exact, share)} for share in _SHARES
     ]
     return {"noise": pd.DataFrame(table), "optimal": pd.DataFrame(optimal)}
 

@@ -27,7 +27,7 @@ from workbook.studies.bench import Bench
 from workbook.theory.advantages import group_advantages, permute_in_groups
 from workbook.theory.coupling import NEARLY_CERTAIN
 
-PROMPTS, GROUP_SIZE, PERMUTATIONS = 12, 8, 32
+PROMPTS, _GROUP_SIZE, _PERMUTATIONS = 12, 8, 32
 DRAWN = 4  # prompts drawn for each that is wanted, since groups of equal rewards push nothing
 SETS = {  # of pushers, by the columns of `PromptPairs.split`
     "cancelling": ("other", "same"),
@@ -36,7 +36,7 @@ SETS = {  # of pushers, by the columns of `PromptPairs.split`
     "same sign, other words": ("same", "other"),
 }
 TWINS = tuple(SETS)[1:]
-CELL = ["group", "sign", "kind"]
+_CELL = ["group", "sign", "kind"]
 CLASSES = ("style", "right result", "wrong result")
 
 
@@ -68,7 +68,7 @@ def falls(table: pd.DataFrame, credit: str = "credit") -> dict[str, float]:
     table: tokens with CELL, OWN_KINDS and the credit's column. size_<twin>: the factor by which it
     was scaled.
     """
-    cells = [table[name] for name in CELL]
+    cells = [table[name] for name in _CELL]
     change = table[OWN_KINDS].sum(axis=1)
     whole = cell_correlation(change, table[credit], cells)
     cancelling = pushed_by(table, "cancelling")
@@ -103,7 +103,7 @@ def same_word_shares(table: pd.DataFrame) -> pd.DataFrame:
 
 def mixed_rollouts(bench: Bench, prompts: int = PROMPTS) -> Rollouts:
     """Rollouts of so many training prompts whose rewards differ, with the advantages of Dr. GRPO."""
-    given = (bench.task, DRAWN * prompts, GROUP_SIZE, bench.data_seed, bench.scale.max_new_tokens)
+    given = (bench.task, DRAWN * prompts, _GROUP_SIZE, bench.data_seed, bench.scale.max_new_tokens)
     rollouts = sample_rollouts(bench.policy, *given)
     advantages = group_advantages(rollouts.rewards, rollouts.group_ids, "dr_grpo")
     groups = [
@@ -114,7 +114,7 @@ def mixed_rollouts(bench: Bench, prompts: int = PROMPTS) -> Rollouts:
 
 
 def pairs_study(
-    bench: Bench, prompts: int = PROMPTS, permutations: int = PERMUTATIONS
+    bench: Bench, prompts: int = PROMPTS, permutations: int = _PERMUTATIONS
 ) -> dict[str, pd.DataFrame]:
     """Tables of one unit.
 

@@ -22,7 +22,7 @@ from workbook.studies.teaching.pairs import cell_correlation
 from workbook.theory.coupling import NEARLY_CERTAIN
 
 # prompts, rollouts of each, and the first ones whose tokens are measured
-PROMPTS, ROLLOUTS, MEASURED = 12, 64, 8
+PROMPTS, _ROLLOUTS, _MEASURED = 12, 64, 8
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # rollouts of a prompt that push, or visits of a context
 REDRAWS = 16  # of the visits
 
@@ -37,16 +37,16 @@ def tabular_study(bench: Bench) -> dict[str, pd.DataFrame]:
         bench.policy,
         bench.task,
         PROMPTS,
-        ROLLOUTS,
+        _ROLLOUTS,
         bench.data_seed,
         bench.scale.max_new_tokens,
     )
     rollouts = sample_rollouts(*given)
-    means = rollouts.rewards.view(PROMPTS, ROLLOUTS).mean(1).repeat_interleave(ROLLOUTS)
+    means = rollouts.rewards.view(PROMPTS, _ROLLOUTS).mean(1).repeat_interleave(_ROLLOUTS)
     advantages = rollouts.rewards - means
-    place = torch.arange(len(rollouts)) % ROLLOUTS  # of a rollout among those of its prompt
+    place = torch.arange(len(rollouts)) % _ROLLOUTS  # of a rollout among those of its prompt
     along, alive = Along(bench.policy), rollouts.completion_mask.bool()
-    first = rollouts.select(place < MEASURED)
+    first = rollouts.select(place < _MEASURED)
     values = exact_values(bench.policy, bench.task, first)
     table = first.token_table()
     at = tuple(torch.tensor(table[["rollout", "position"]].to_numpy(copy=True)).T)
@@ -78,8 +78,8 @@ def tabular_study(bench: Bench) -> dict[str, pd.DataFrame]:
     # (N, V): reward after each word
     probs, chances = probs[kept], values.dense(probs.shape[-1])[at][kept].clamp(0, 1)
     words = torch.tensor(chosen["token_id"].to_numpy(copy=True))
-    own = advantages[place < MEASURED][torch.tensor(chosen["rollout"].to_numpy(copy=True))]
-    mean = means[place < MEASURED][torch.tensor(chosen["rollout"].to_numpy(copy=True))]
+    own = advantages[place < _MEASURED][torch.tensor(chosen["rollout"].to_numpy(copy=True))]
+    mean = means[place < _MEASURED][torch.tensor(chosen["rollout"].to_numpy(copy=True))]
     generator = torch.Generator().manual_seed(bench.data_seed)
     for count in COUNTS:
         numbers = []

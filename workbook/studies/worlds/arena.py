@@ -24,11 +24,11 @@ from workbook.studies.bench import Bench
 from workbook.studies.record import Tables
 from workbook.studies.registration import WORLD_SCALES
 from workbook.studies.worlds.arena_outcomes import RANDOM, RULES, rule_rates
-from workbook.studies.worlds.study import TUNED, run_arm
+from workbook.studies.worlds.study import TUNED, run_world_arm
 
 # dr_grpo times 8/7 in groups of eight: AdamW divides that away, so it is the same run
 NOT_TRAINED = ("rloo",)
-STEPS = (0.5, 1.0, 2.0)  # of plain's own rate
+_STEPS = (0.5, 1.0, 2.0)  # of plain's own rate
 
 
 def arena_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -38,8 +38,8 @@ def arena_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     benches, runs = [bench, *(Bench(bench.scale.name, k, role) for k in range(1, TUNED))], []
     for policy, one in enumerate(benches):
         one.loaded, one.parts = bench.loaded, bench.parts
-        for rule, lr in product(RULES, (plain * step for step in STEPS)):
-            run = one.kept(f"{rule}-{lr:g}-{policy}", partial(run_arm, one, rule, lr))
+        for rule, lr in product(RULES, (plain * step for step in _STEPS)):
+            run = one.kept(f"{rule}-{lr:g}-{policy}", partial(run_world_arm, one, rule, lr))
             runs.append(run.assign(policy=policy))
     return {"runs": pd.concat(runs, ignore_index=True)}
 
@@ -51,7 +51,7 @@ def arena_study(bench: Bench) -> dict[str, pd.DataFrame]:
     rates = rule_rates(Tables(bench.scale.name, bench.results))["lr"]
     given = {rule: float(rates[rule]) for rule in RULES} | {RANDOM: float(rates[PLAIN])}
     runs = [
-        bench.kept(f"{rule}-{lr:g}", partial(run_arm, bench, rule, lr))
+        bench.kept(f"{rule}-{lr:g}", partial(run_world_arm, bench, rule, lr))
         for rule, lr in given.items()
     ]
     return {"runs": pd.concat(runs, ignore_index=True)}
@@ -66,4 +66,4 @@ def mix_study(bench: Bench) -> dict[str, pd.DataFrame]:
     lr = float(
         own_rates(Tables(bench.scale.name, bench.results)["worlds_rates/runs"]).loc[PLAIN, "lr"]
     )
-    return {"runs": bench.kept(f"{MIX}-{lr:g}", partial(run_arm, bench, MIX, lr))}
+    return {"runs": bench.kept(f"{MIX}-{lr:g}", partial(run_world_arm, bench, MIX, lr))}

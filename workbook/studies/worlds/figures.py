@@ -14,10 +14,10 @@ from workbook.studies.record import Tables
 from workbook.studies.registration import WORLD_SCALES
 from workbook.studies.worlds.arena_outcomes import SCALES, rule_ends
 from workbook.studies.worlds.outcomes import (
-    law,
+    fit_price_line,
     lead,
-    points,
-    predicted,
+    predicted_prices,
+    price_points,
     unit_outcomes,
     value_errors,
     world_name,
@@ -32,7 +32,7 @@ LONG_RULES = (*SHOWN[:3], "negative_token_filtering", *SHOWN[3:], "permuted")
 CONTROL_COLUMNS = ["world", "seed", "arm", "lr", "batch", *ENDS, "sampled_tokens"]
 
 
-def values_over_tokens(
+def _values_over_tokens(
     study: str = "worlds",
     scales: Sequence[str] = tuple(WORLD_SCALES),
     rules: Sequence[str] = SHOWN,
@@ -50,7 +50,7 @@ def values_over_tokens(
     return table.assign(rule=table["arm"].map(NAMES)).drop(columns="arm")
 
 
-def fallen_and_late(folder=None) -> pd.DataFrame:
+def _fallen_and_late(folder=None) -> pd.DataFrame:
     """A row per world and rule: how many policies collapsed, how many were never half-way, and what
     exact values are off by at the start.
     """
@@ -65,20 +65,20 @@ def fallen_and_late(folder=None) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def prices(folder=None) -> pd.DataFrame:
+def _prices(folder=None) -> pd.DataFrame:
     """A row per world and kind (of KINDS): x, the price's mean, low and high, and the line through
     the worlds that were not held out.
     """
     tables = Tables("worlds", folder)
-    came, said = points(tables, tuple(WORLD_SCALES)).dropna(), predicted(tables)
+    came, said = price_points(tables, tuple(WORLD_SCALES)).dropna(), predicted_prices(tables)
     came = came.rename(columns={"price": "mean"})
     came["kind"] = np.where(came["world"].isin(said["world"]), KINDS[1], KINDS[0])
-    line = law(points(tables))
+    line = fit_price_line(price_points(tables))
     table = pd.concat([came, said.assign(kind=KINDS[2])], ignore_index=True)
     return table.assign(intercept=line.intercept, slope=line.slope, worlds=line.worlds)
 
 
-def group_sizes(scales: Sequence[str] = STARTS, folder=None) -> pd.DataFrame:
+def _group_sizes(scales: Sequence[str] = STARTS, folder=None) -> pd.DataFrame:
     """A row per world and gain of a group size over pairs, in tokens to half-way and in signal:
     octaves, low, high, the share of runs that were `censored`, units.
     """
@@ -102,7 +102,7 @@ def group_sizes(scales: Sequence[str] = STARTS, folder=None) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def settings(scales: Sequence[str] = tuple(ASKED), folder=None) -> pd.DataFrame:
+def _settings(scales: Sequence[str] = tuple(ASKED), folder=None) -> pd.DataFrame:
     """A row per setting with its world, weights and part: mean, low and high."""
     rows = []
     for scale in scales:
@@ -124,7 +124,7 @@ def settings(scales: Sequence[str] = tuple(ASKED), folder=None) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def rates(scales: Sequence[str] = tuple(WORLD_SCALES), folder=None) -> pd.DataFrame:
+def _rates(scales: Sequence[str] = tuple(WORLD_SCALES), folder=None) -> pd.DataFrame:
     """A row per world and rule of `worlds`: its own rate, and the world's best attainable value."""
     parts = []
     for scale in scales:
@@ -134,7 +134,7 @@ def rates(scales: Sequence[str] = tuple(WORLD_SCALES), folder=None) -> pd.DataFr
     return pd.concat(parts, ignore_index=True)[["world", "rule", "lr", "best"]]
 
 
-def controls(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
+def _controls(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
     """The runs of the arena's controls, reading by reading, for `compare_rule`."""
     parts = []
     for scale in scales:
@@ -145,7 +145,7 @@ def controls(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def arena(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
+def _arena(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
     """The `arena_table` of all measured rules."""
     ends = {world_name(scale): rule_ends(world_tables(scale, folder)) for scale in scales}
     return arena_table(ends).assign(source=MEASURED)
@@ -153,15 +153,15 @@ def arena(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
 
 FIGURES = {
     "worlds": {
-        "worlds/map": values_over_tokens,
-        "worlds/outcomes": fallen_and_late,
-        "worlds/prices": prices,
+        "worlds/map": _values_over_tokens,
+        "worlds/outcomes": _fallen_and_late,
+        "worlds/prices": _prices,
     },
     "worlds_300": {
-        "worlds/map_300": partial(values_over_tokens, "worlds_300", LONG_RUNS, LONG_RULES)
+        "worlds/map_300": partial(_values_over_tokens, "worlds_300", LONG_RUNS, LONG_RULES)
     },
-    "worlds_groups": {"worlds/groups": group_sizes},
-    "worlds_defaults": {"worlds/defaults": settings},
-    "worlds_rates": {"worlds/rates": rates},
-    "arena": {"worlds/arena": arena, "worlds/controls": controls},
+    "worlds_groups": {"worlds/groups": _group_sizes},
+    "worlds_defaults": {"worlds/defaults": _settings},
+    "worlds_rates": {"worlds/rates": _rates},
+    "arena": {"worlds/arena": _arena, "worlds/controls": _controls},
 }

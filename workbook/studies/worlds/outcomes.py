@@ -56,11 +56,11 @@ def unit_outcomes(tables: Tables, study: str = "worlds") -> pd.DataFrame:
     return run_ends(tables[f"{study}/runs"], best_attainable(tables["worlds_rates/runs"]))
 
 
-def read(tables: Tables, column: str, arm: str, study: str = "worlds") -> pd.Series:
+def read_outcome(tables: Tables, column: str, arm: str, study: str = "worlds") -> pd.Series:
     """A column of `unit_outcomes` of one arm, one number per unit; Void where the world does not
     count.
     """
-    check_values(tables)
+    _check_values(tables)
     ends = unit_outcomes(tables, study)
     return ends[ends["arm"] == arm].set_index("seed")[column].rename_axis("unit")
 
@@ -69,7 +69,9 @@ def lead(tables: Tables, arm: str, base: str = PLAIN, study: str = "worlds") -> 
     """Octaves of tokens to half-way that an arm needs less than another; the price: known credit's
     lead over plain.
     """
-    return np.log2(read(tables, "tokens", base, study) / read(tables, "tokens", arm, study))
+    return np.log2(
+        read_outcome(tables, "tokens", base, study) / read_outcome(tables, "tokens", arm, study)
+    )
 
 
 def signal_share(tables: Tables, rule: str = PLAIN) -> float:
@@ -92,7 +94,7 @@ def value_errors(tables: Tables) -> dict[str, float]:
     return {"bias": float(means["bias"]), "rms": max(0.0, float(means["square"])) ** 0.5}
 
 
-def check_values(tables: Tables) -> None:
+def _check_values(tables: Tables) -> None:
     """Void where a world's exact values are off by more than MOST_OFF: its units do not count."""
     with suppress(NotMeasured):
         for name, off in value_errors(tables).items():
@@ -121,7 +123,7 @@ def over_worlds(measure: Callable[[Tables], pd.Series], tables: Tables) -> pd.Se
     return pd.Series(means).rename_axis("unit")
 
 
-class Law(NamedTuple):
+class PriceLine(NamedTuple):
     """A line through worlds by least squares: price = intercept + slope x, and what its
     predictions' width is made of.
 
@@ -149,20 +151,20 @@ class Law(NamedTuple):
         return Interval(mean, mean - half, mean + half)
 
 
-def law(points: pd.DataFrame) -> Law:
+def fit_price_line(points: pd.DataFrame) -> PriceLine:
     """The line through worlds that have a price; ValueError for fewer than three of them, and for
     one x alone.
     """
-    x, price = points.dropna(subset="price")[["x", "price"]].to_numpy(float).T
+    x, price = price_points.dropna(subset="price")[["x", "price"]].to_numpy(float).T
     if len(x) < 3 or np.ptp(x) == 0:
         raise ValueError(f"a line needs three worlds or more at different places; got {len(x)}.")
     spread = float(((x - x.mean()) ** 2).sum())
     slope, intercept = map(float, np.polyfit(x, price, 1))
     sd = float(np.sqrt(((price - intercept - slope * x) ** 2).sum() / (len(x) - 2)))
-    return Law(intercept, slope, sd, float(x.mean()), spread, len(x))
+    return PriceLine(intercept, slope, sd, float(x.mean()), spread, len(x))
 
 
-def points(tables: Tables, scales: Sequence[str] = OPEN) -> pd.DataFrame:
+def price_points(tables: Tables, scales: Sequence[str] = OPEN) -> pd.DataFrame:
     """A row per world (index: its number): world; x, log2(1 / population share of signal) of
     plain's update; price, its t interval over units low to high, NaN where nothing was trained yet.
     Worlds without x are left out."""
@@ -175,7 +177,7 @@ def points(tables: Tables, scales: Sequence[str] = OPEN) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
-def predicted(tables: Tables) -> pd.DataFrame:
+def predicted_prices(tables: Tables) -> pd.DataFrame:
     """What the line through other worlds says of those held out, of whose training nothing is read.
 
     A row per world held out: world, x, mean, low and high of its mean price. The line is that of
@@ -183,12 +185,12 @@ def predicted(tables: Tables) -> pd.DataFrame:
     names, or through all.
     """
     made = read_note("worlds", "predicted", tables.folder)
-    places, everywhere = points(tables, HELD_OUT)[["world", "x"]], points(tables)
+    places, everywhere = price_points(tables, HELD_OUT)[["world", "x"]], price_points(tables)
     of = [
         everywhere[
             everywhere["world"].isin(made.get(world, {}).get("line_of", everywhere["world"]))
         ]
         for world in places["world"]
     ]
-    prices = [law(part).predict(x) for part, x in zip(of, places["x"], strict=True)]
+    prices = [fit_price_line(part).predict(x) for part, x in zip(of, places["x"], strict=True)]
     return places.join(pd.DataFrame(prices, places.index, Interval._fields))

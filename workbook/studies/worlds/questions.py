@@ -33,7 +33,7 @@ from workbook.app.world_runs import GROUP_SIZE, KEPT, PROMPTS
 from workbook.policies.models import private_copy
 from workbook.probes.recovered import exact_gradient
 from workbook.studies.bench import Bench
-from workbook.studies.worlds.study import SIZES, loop_of, squares, unit_rates
+from workbook.studies.worlds.study import SIZES, squares, unit_rates, world_config
 from workbook.theory.advantages import group_index, group_mean
 from workbook.theory.credit import CreditBatch
 from workbook.theory.credit_controls import EqualWeights
@@ -98,7 +98,7 @@ def groups_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Tables runs and updates (mean2 of exact gradients) of one unit; NotMeasured until rates have
     been tuned.
     """
-    plain = loop_of(bench, PLAIN, unit_rates(bench)[PLAIN])
+    plain = world_config(bench, PLAIN, unit_rates(bench)[PLAIN])
     loops = {size: replace(plain, **change) for size, change in GROUPS.items()}
     exact, pushes = redrawn(bench, loops, FEW_REDRAWS)
     e2 = across(exact, exact)["mean2"]
@@ -109,7 +109,7 @@ def groups_study(bench: Bench) -> dict[str, pd.DataFrame]:
         loops |= {
             f"{size}, {words}": replace(loops[size], lr=rate * plain.lr) for size in (PAIRS, MANY)
         }
-    return {"runs": trained(bench, loops), "updates": pd.DataFrame(updates)}
+    return {"runs": _trained(bench, loops), "updates": pd.DataFrame(updates)}
 
 
 def defaults_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -119,7 +119,7 @@ def defaults_study(bench: Bench) -> dict[str, pd.DataFrame]:
     prompts' exact gradient, which is 0 on average, so that no bias goes with it.
     """
     plain, asked = (
-        loop_of(bench, PLAIN, unit_rates(bench)[PLAIN]),
+        world_config(bench, PLAIN, unit_rates(bench)[PLAIN]),
         ASKED.get(bench.scale.name, TWINS),
     )
     loops = {
@@ -131,7 +131,7 @@ def defaults_study(bench: Bench) -> dict[str, pd.DataFrame]:
     for arm, g in pushes.items():
         shared = float((g * noise).sum() / noise.square().sum()) if arm != PLAIN else 0.0
         updates.append({"arm": arm, **squares([*g]), **across(g - shared * noise, exact)})
-    return {"runs": trained(bench, loops), "updates": pd.DataFrame(updates)}
+    return {"runs": _trained(bench, loops), "updates": pd.DataFrame(updates)}
 
 
 def policy_of(bench: Bench, arm: str):
@@ -142,7 +142,7 @@ def policy_of(bench: Bench, arm: str):
     return mine
 
 
-def trained(bench: Bench, loops: Mapping[str, LoopConfig]) -> pd.DataFrame:
+def _trained(bench: Bench, loops: Mapping[str, LoopConfig]) -> pd.DataFrame:
     """Readings of a run of every arm."""
     sizes, tables = SIZES[bench.scale.name], []
     for arm, loop in loops.items():

@@ -61,7 +61,7 @@ LADDER = (-2, -1, 0, 1, 2)  # doublings about the edge
 TUNED = 3  # policies that a world's rates are tuned on
 
 
-class Sizes(NamedTuple):
+class WorldSizes(NamedTuple):
     """Generation batches of a run, from one reading to the next, held-out prompts, batches drawn at
     the start, continuations of each held-out prompt that values are compared with."""
 
@@ -72,16 +72,18 @@ class Sizes(NamedTuple):
     continuations: int = 64
 
 
-SIZES = dict.fromkeys(WORLD_SCALES, Sizes()) | {"tiny": Sizes(4, 2, 4, 4, 8)}
+SIZES = dict.fromkeys(WORLD_SCALES, WorldSizes()) | {"tiny": WorldSizes(4, 2, 4, 4, 8)}
 
 
-def run_arm(bench: Bench, arm: str, lr: float, size: Sizes | None = None) -> pd.DataFrame:
+def run_world_arm(
+    bench: Bench, arm: str, lr: float, size: WorldSizes | None = None
+) -> pd.DataFrame:
     """A run of one arm at one rate from a unit's policy; size: by default its scale's."""
     size = size or SIZES[bench.scale.name]
     return run_rule(bench, arm, lr, size.batches, size.every, size.held_out)
 
 
-def loop_of(bench: Bench, arm: str, lr: float = CLIMB[0]) -> LoopConfig:
+def world_config(bench: Bench, arm: str, lr: float = CLIMB[0]) -> LoopConfig:
     """The loop of a run."""
     sizes = {
         "prompts": PROMPTS,
@@ -119,12 +121,12 @@ def update_squares(bench: Bench, redraws: int) -> pd.DataFrame:
     data, gradients, exact = task.dataset(PROMPTS * redraws, seed), {rule: [] for rule in scale}, []
     for draw in range(redraws):
         rows = data.select(range(PROMPTS * draw, PROMPTS * (draw + 1)))
-        rollouts = sample_batch(policy, task, loop_of(bench, PLAIN), rows, seed, draw)
+        rollouts = sample_batch(policy, task, world_config(bench, PLAIN), rows, seed, draw)
         with evaluating(policy.model), torch.enable_grad():
             scored = scores(policy.model, rollouts)  # (B, T)
             exact.append(exact_gradient(policy, task, rows["prompt"]).double())
         for rule, parts in gradients.items():
-            loop = loop_of(bench, rule)
+            loop = world_config(bench, rule)
             given, _ = add_advantages(policy, task, loop, rollouts, seed, draw)
             objective = (given.advantages.view(len(given), -1) * scored).sum() / len(given)
             parts.append(flat_gradient(policy, objective, keep_graph=rule != KNOWN_CREDIT).double())
@@ -154,7 +156,7 @@ def values_study(bench: Bench) -> dict[str, pd.DataFrame]:
     return {"errors": pd.DataFrame([{"world": world_name(bench.scale.name), **error}])}
 
 
-def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def _rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Tables runs and edge of a world: the arms on its tuning policies at five rates, and
     permuted's way up there.
     """
@@ -165,7 +167,7 @@ def rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
     def rows(arm: str, lr: float) -> pd.DataFrame:
         made = [
-            one.kept(f"{arm}-{lr:g}-{k}", partial(run_arm, one, arm, lr))
+            one.kept(f"{arm}-{lr:g}-{k}", partial(run_world_arm, one, arm, lr))
             for k, one in enumerate(benches)
         ]
         return pd.concat(
@@ -194,7 +196,7 @@ def worlds_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """
     rates = unit_rates(bench)
     made = [
-        bench.kept(f"{arm}-{rates[arm]:g}", partial(run_arm, bench, arm, rates[arm]))
+        bench.kept(f"{arm}-{rates[arm]:g}", partial(run_world_arm, bench, arm, rates[arm]))
         for arm in ARMS
     ]
     return {"runs": pd.concat(made, ignore_index=True)}
@@ -221,7 +223,7 @@ def lasting_runs(bench: Bench, rates: dict[str, float]) -> dict[str, pd.DataFram
     size = SIZES[bench.scale.name]
     size = size._replace(batches=75 * size.batches // 8, every=5 * size.every)
     made = [
-        bench.kept(f"{arm}-{lr:g}", partial(run_arm, bench, arm, lr, size))
+        bench.kept(f"{arm}-{lr:g}", partial(run_world_arm, bench, arm, lr, size))
         for arm, lr in rates.items()
     ]
     return {"runs": pd.concat(made, ignore_index=True)}
