@@ -36,7 +36,9 @@ def made(member: Member, role: str) -> dict:
         train_supervised(model, tokenizer, member.task, member.sft_steps, seed=member.seed)
         stored = to_int8(model.state_dict())
         model.load_state_dict(from_int8(stored))
-        measured = measure_start(model.eval(), tokenizer, member.task, MEASURED_PROMPTS, member.seed)
+        measured = measure_start(
+            model.eval(), tokenizer, member.task, MEASURED_PROMPTS, member.seed
+        )
     measured = {name: round(x, 4) for name, x in measured.items()}
     if measured["reward"] < MIN_REWARD or measured["greedy"] < MIN_GREEDY:
         return {"seed": member.seed, "role": "passed over", "measured": measured}

@@ -99,7 +99,9 @@ def judge_units(
     if log:  # towards the claim, in the ratio's unit
         detectable = float(abs(np.exp(rule.threshold + rule.toward * detectable) - c))
     ends = [
-        float(back(end)) for level in (1 - _LEVEL, 1 - 2 * _LEVEL) for end in t_interval(x, level)[1:]
+        float(back(end))
+        for level in (1 - _LEVEL, 1 - 2 * _LEVEL)
+        for end in t_interval(x, level)[1:]
     ]
     flat = np.ptp(x) == 0 and x[0] == rule.threshold  # a floor, a ceiling, or no contrast
     return Judged(mean, *ends, rule.p(x), detectable, len(x), CANNOT if flat else rule.word(x))
