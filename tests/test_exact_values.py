@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 
 from workbook.policies.load import Policy
 from workbook.policies.small import make_model, make_tokenizer
-from workbook.probes.chain_values import slots_of
+from workbook.probes.chain_values import prompt_slots
 from workbook.probes.values import exact_values, expected_reward, value_error
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
 from workbook.tasks import get_task
@@ -241,7 +241,7 @@ def test_words_of_a_private_alphabet_and_equivalents_are_admitted():
     task = Chain(alphabets=4, confidence=0.8)
     prompts = task.dataset(8, 5)["prompt"]
     prompt = next(prompt for prompt in prompts if "'" in prompt)
-    slots = slots_of(task, prompt)
+    slots = prompt_slots(task, prompt)
     mark = "'" + prompt.split()[0].partition("'")[2]
     assert all(word.endswith(mark) for slot in slots[:-1] for word in slot.words)
     assert next(slot.words for slot in slots if slot.field == "op") == ("+" + mark, "-" + mark)

@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbook.messages import InvalidValue
+from workbook.probes.chain_values import token_of_word
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import additive, packable, pad_rows, rows_at_once, tokenize_prompts
 from workbook.tasks.tree import END, Tree
@@ -121,7 +122,9 @@ class Trees:
         self.rewards = np.concatenate([shape.rewards for shape in self.shapes])
         self.inner = np.concatenate([shape.inner for shape in self.shapes])
         words = np.concatenate([shape.words for shape in self.shapes]).tolist()
-        ids = {word: _token(policy.tokenizer, word) for word in sorted(set(words))}
+        ids = {END: policy.tokenizer.eos_token_id}
+        for word in sorted(set(words) - {END}):
+            ids[word] = token_of_word(policy.tokenizer, word)
         self.tokens = np.array([ids[word] for word in words])
 
     def children(self) -> dict[int, dict[int, int]]:
@@ -226,15 +229,3 @@ def _shape(task: Tree, prompt: str) -> _Shape:
         inner=inner,
         sees=sees,
     )
-
-
-def _token(tokenizer, word: str) -> int:
-    """The token id of a word; of END, the tokenizer's own end of sequence."""
-    if word == END:
-        return tokenizer.eos_token_id
-    ids = tokenizer(word, add_special_tokens=False)["input_ids"]
-    if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
-        raise InvalidValue(
-            "word", word, f"one known token of this tokenizer, for exact values; it is {len(ids)}"
-        )
-    return ids[0]
