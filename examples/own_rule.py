@@ -53,10 +53,10 @@ def main():
     print(f"reward {rewards[0]:.3f} -> {rewards[-1]:.3f}")
     if options.arena:
         from workbook.app import add_to_table, compare_rule, table_text
-        from workbook.book.terminal import show
+        from workbook.book.terminal import print_text
 
         mine = compare_rule(f"own:{__file__}:entropy_weighted", show=print)
-        show(table_text(add_to_table(mine)))
+        print_text(table_text(add_to_table(mine)))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from refusals import refused
 
 from workbook.book import chapters
 from workbook.book.decoration import PLAIN_LINK
-from workbook.book.forms import FORM
+from workbook.book.forms import CONTROLS_TYPE
 from workbook.book.pages import render_book
 from workbook.colab import FOLDED, SETUP_CELL
 
@@ -87,7 +87,9 @@ def test_a_form_of_its_own_is_one_folded_cell_that_colab_can_run_too(path):
     (cell,) = cells(path, "code")
     assert cell.source.startswith(SETUP_CELL.partition("\nimport workbook")[0])
     assert cell.metadata == FOLDED
-    assert any("it fits" in value for _, value in cell.outputs[0].data[FORM]), "its forecast"
+    assert any("it fits" in value for _, value in cell.outputs[0].data[CONTROLS_TYPE]), (
+        "its forecast"
+    )
 
 
 def navigation(path):
@@ -198,8 +200,10 @@ def test_in_place_writes_stable_outputs_with_pictures_for_widgets(shelf, capsys)
     assert os.path.expanduser("~") not in text
     live, form, printed, chart = cells(path, "code")[1].outputs
     assert set(live.data) == {"image/png", "text/plain"}
-    assert set(form.data) == {"image/png", "text/plain", FORM}
-    assert form.data[FORM] == [["steps", "7"]], "as it was at the end, not when it was shown"
+    assert set(form.data) == {"image/png", "text/plain", CONTROLS_TYPE}
+    assert form.data[CONTROLS_TYPE] == [["steps", "7"]], (
+        "as it was at the end, not when it was shown"
+    )
     assert "application/vnd.vegalite.v5+json" in chart.data
     assert "./workbook/__init__.py" in printed.text
     assert cells(path, "code")[2].outputs[0].data == {

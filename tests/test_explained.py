@@ -16,7 +16,7 @@ from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.views import TokenHeatmap
 from workbook.views.style import NEGATIVE, POSITIVE, SERIES
-from workbook.views.token_look import contrast
+from workbook.views.token_look import contrast_ratio
 
 PLACE, LR = (1, 9), 0.05  # the wrong result of a step
 
@@ -196,5 +196,8 @@ def test_the_palette_can_be_told_apart_and_read_on_both_themes(kind):
     colors = np.array([seen(color, kind) for color in SERIES])
     distances = np.linalg.norm(colors[:, None] - colors[None], axis=-1)
     assert distances[np.triu_indices(len(SERIES), 1)].min() > 0.1
-    assert all(min(contrast(color, "#ffffff"), contrast(color, "#111111")) >= 3 for color in SERIES)
+    assert all(
+        min(contrast_ratio(color, "#ffffff"), contrast_ratio(color, "#111111")) >= 3
+        for color in SERIES
+    )
     assert not {POSITIVE, NEGATIVE} & set(SERIES)

@@ -19,7 +19,7 @@ from workbook.rollouts import sample_rollouts, token_biography
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
 from workbook.views import TokenHeatmap, live
-from workbook.views.token_look import PALETTE, SHADES, Scale, contrast, scale_of
+from workbook.views.token_look import PALETTE, SHADES, ColorScale, contrast_ratio, scale_of
 
 SETTINGS = {
     "record_tokens": 2,
@@ -52,8 +52,8 @@ def values(heatmap, name):
 @pytest.mark.parametrize("name", PALETTE)
 def test_text_can_be_read_on_every_colour_of_a_scale(name):
     fills, inks = PALETTE[name]["fills"], PALETTE[name]["inks"]
-    assert min(contrast(fill, ink) for fill, ink in zip(fills, inks, strict=True)) >= 4.5
-    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01), (
+    assert min(contrast_ratio(fill, ink) for fill, ink in zip(fills, inks, strict=True)) >= 4.5
+    assert contrast_ratio("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01), (
         "as WCAG's own example has it"
     )
 
@@ -67,7 +67,7 @@ def test_a_one_sided_column_has_no_signs_and_a_signed_one_is_diverging():
     assert (down.format(-1.5), down.format(np.nan)) == ("−1.5", "unknown")
     for name in ("advantage", "true credit", "push", "dlogp", "ratio"):
         assert scale_of(name, pd.Series([0.0, 1.5])).side == 0
-    scale = Scale(2.0, center=1.0)
+    scale = ColorScale(2.0, center=1.0)
     assert scale.signs([1.0, 1.5, 0.5, np.nan]).tolist() == ["", "⁺", "⁻", ""]
     assert scale.shades([1.0, 3.0, -9.0, np.nan]).tolist() == [SHADES // 2, SHADES - 1, 0, -1]
 

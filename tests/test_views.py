@@ -29,10 +29,10 @@ from workbook.chapters.groups.toy import PUSHED
 from workbook.places import PACKAGE
 from workbook.views import (
     LiveChart,
+    display_widget,
     enable_charts,
     fold,
     reward_before_after,
-    show,
     style,
     token_strip,
 )
@@ -164,7 +164,7 @@ def test_figures_are_numbered_in_the_order_of_drawing_and_keep_their_number(monk
     assert bundle(views.book_path("04").to_dict())[0]["text/plain"].startswith("You are here")
     live = LiveChart(learning_curve(curve(3)))
     for _ in range(2):  # shown again it has one number still
-        (data,) = shown(lambda: show(live, live))
+        (data,) = shown(lambda: display_widget(live, live))
         assert data["text/plain"].count("Fig. 4.1. ") == 1
     heatmap = views.TokenHeatmap(table())
     (data,) = shown(heatmap._ipython_display_)
@@ -256,7 +256,7 @@ def shown(call):
 def test_widgets_leave_a_picture_behind():
     live = LiveChart(learning_curve(curve(3)))
     for call in (
-        lambda: show(live, live),
+        lambda: display_widget(live, live),
         live._ipython_display_,
         explore_gradients_meet().display,
     ):

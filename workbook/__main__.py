@@ -10,7 +10,7 @@ parsed arguments and returns a text to show, or an exit status.
 import argparse
 import sys
 
-from workbook.book.terminal import show
+from workbook.book.terminal import print_text
 from workbook.commands.arguments import MAIN
 from workbook.commands.book import add_book_commands
 from workbook.commands.training import add_training_commands
@@ -34,7 +34,7 @@ def make_parser() -> argparse.ArgumentParser:
     lines = ["usage: python -m workbook COMMAND ...; of one: python -m workbook COMMAND --help"]
     for heading, names in COMMAND_GROUPS.items():
         lines += ["", f"**{heading}**", *(f"  {name:<15}{known[name]}" for name in names)]
-    parser.print_help = lambda file=None: show("\n".join(lines))
+    parser.print_help = lambda file=None: print_text("\n".join(lines))
     parser.set_defaults(command=lambda args: parser.print_help())
     return parser
 
@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         result = args.command(args)
         if isinstance(result, str):
-            show(result)
+            print_text(result)
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
         sentence, status = "Interrupted.", 130

@@ -129,7 +129,7 @@ def missing_package(module: str) -> str:
     return f"the package {package} is needed and not installed: pip install {extra}"
 
 
-def require(module: str) -> None:
+def require_package(module: str) -> None:
     """Raise a ModuleNotFoundError that names the extra unless a module can be imported."""
     if find_spec(module) is None:
         raise ModuleNotFoundError(missing_package(module), name=module)

@@ -11,7 +11,7 @@ from ipywidgets.widgets.widget import _remove_buffers
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from workbook.book.chapters import find_chapters
-from workbook.book.forms import TOKENS, last_tokens
+from workbook.book.forms import TOKENS_TYPE, last_tokens
 from workbook.book.pages import render_book
 from workbook.views import TokenHeatmap
 
@@ -150,7 +150,7 @@ def test_a_heatmap_answers_in_a_page_without_a_kernel(browser, tmp_path):
             strict=True,
         )
     )
-    data[TOKENS] = last_tokens(state, parts)
+    data[TOKENS_TYPE] = last_tokens(state, parts)
     cell = new_code_cell("heatmap", outputs=[new_output("display_data", data)], execution_count=1)
     render_book(
         {"00_tokens": new_notebook(cells=[new_markdown_cell("# 00 · Tokens"), cell])}, tmp_path

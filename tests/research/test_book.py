@@ -32,7 +32,7 @@ from workbook.ledger import CANNOT, OUTCOME_WORDS, experiments, kept_ledger, reg
 from workbook.training import CancellationConfig
 
 TERMS = {term.term: term for term in glossary()}
-FIGURES = gallery.figures()
+FIGURES = gallery.read_figures()
 FINDINGS, DECISIONS = read_findings()
 CODE = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "workbook").rglob("*.py"))
 

@@ -13,7 +13,7 @@ from workbook.files import replacement
 from workbook.messages import InvalidValue, markdown_table
 from workbook.theory.credit_controls import REWARD_FREE
 from workbook.views.figures import forest, panels
-from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require
+from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require_columns
 
 # measure: title of its axis
 PANELS = {"value": "end value minus plain's", "tax": "tax over plain's"}
@@ -51,7 +51,7 @@ def arena_chart(table: pd.DataFrame):
     table: worlds/arena below data/figures, or of `add_to_table`; rows are in its order. Raises ValueError for columns
     that it lacks.
     """
-    require(table, ["world", "rule", "units", "censored", *PANELS], "arena_chart")
+    require_columns(table, ["world", "rule", "units", "censored", *PANELS], "arena_chart")
     records = table.to_dict("records")
     named = table.assign(name=list(map(row_name, records)), kind=list(map(row_kind, records)))
     names, kinds = (

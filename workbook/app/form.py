@@ -50,7 +50,7 @@ from workbook.tasks import get_task, own_task
 from workbook.training.checks import check_run, validate
 from workbook.training.config import RunConfig, dump_settings
 from workbook.views.explorer import Snippet, control_grid, value_of
-from workbook.views.live import LiveChart, close, show
+from workbook.views.live import LiveChart, close, display_widget
 from workbook.views.memory import memory_fit_chart, memory_rows
 from workbook.views.style import notice
 
@@ -446,7 +446,7 @@ class RunForm:
 
     def _ipython_display_(self, **_) -> None:
         # the picture that stays
-        show(self.box, self.bar if self.bar in self.box.children else self.monitor.chart)
+        display_widget(self.box, self.bar if self.bar in self.box.children else self.monitor.chart)
 
     def close(self) -> None:
         """Take it off the page and free it; a run goes on."""

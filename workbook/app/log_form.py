@@ -20,7 +20,7 @@ from workbook.messages import InvalidValue
 from workbook.rollouts.logs import read_logged_metrics, read_rollouts
 from workbook.views.explorer import menu
 from workbook.views.heatmap import TokenHeatmap
-from workbook.views.live import close, show
+from workbook.views.live import close, display_widget
 from workbook.views.style import escape, notice
 
 LOGS = ".parquet,.jsonl,.json,.csv"
@@ -145,7 +145,7 @@ class LogForm:
         if self.heatmap is None:
             display(self.box)
         else:
-            show(self.box, self.heatmap)  # the picture that stays
+            display_widget(self.box, self.heatmap)  # the picture that stays
 
     def close(self) -> None:
         """Take it off the page and free it, with what was uploaded."""
@@ -192,4 +192,4 @@ class Tabs:
             self.box.set_title(place, title)
 
     def _ipython_display_(self, **_) -> None:
-        show(self.box, next(iter(self.forms.values())).bar)
+        display_widget(self.box, next(iter(self.forms.values())).bar)

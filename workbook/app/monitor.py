@@ -18,8 +18,8 @@ import pandas as pd
 from workbook.app.diagnosis import diagnose
 from workbook.messages import InvalidValue, pace
 from workbook.views.charts import references
-from workbook.views.live import LiveChart, close, show
-from workbook.views.style import SERIES, escape, notice, printable_table, require, visible
+from workbook.views.live import LiveChart, close, display_widget
+from workbook.views.style import SERIES, escape, notice, printable_table, require_columns, visible
 
 ENDED = {"finished": "success", "stopped": "warning", "failed": "danger", "interrupted": "warning"}
 NOTHING = pd.DataFrame({"step": pd.Series(dtype=int), "reward": pd.Series(dtype=float)})
@@ -97,7 +97,7 @@ class RunMonitor:
 
     def display(self, **_) -> None:
         """Put it on the page, and watch the run from now on."""
-        self._handle = show(self.box, self.chart)
+        self._handle = display_widget(self.box, self.chart)
         self._follow()
 
     _ipython_display_ = display
@@ -178,7 +178,7 @@ class RunMonitor:
         status = self.run.status()
         if not self._watching:  # the last look, and the picture that stays where no kernel runs
             self._look()
-            show(self.box, self.chart, self._handle)
+            display_widget(self.box, self.chart, self._handle)
         if status["state"] == "failed":
             raise RuntimeError(status["message"])
         return status
@@ -319,7 +319,7 @@ def monitor_table(metrics: pd.DataFrame, max_points: int = MAX_POINTS) -> pd.Dat
     Speed: tokens of a generation batch, prompts included, over the seconds of its optimizer steps
     so far.
     """
-    require(metrics, ("step", "reward"), "monitor_table")
+    require_columns(metrics, ("step", "reward"), "monitor_table")
     logged, tables = metrics.assign(tokens_per_second=float("nan")), []
     if {"num_tokens", "step_time"} <= set(metrics):
         # a running total, logged where a batch was sampled

@@ -1,10 +1,9 @@
-"""The book: chapters run in cold kernels, rendered as pages, with the glossary and the literature
-beside them.
-"""
+"""The book: its chapters, run in cold kernels and rendered as pages, and its lists."""
 
 from workbook.places import lazy_names
 
-_NAMES = {  # module: what it offers
+# module: what it offers
+_NAMES = {
     "book.back_matter": "grade_choice ten_questions",
     "book.cards": "show_claims show_outcomes",
     "book.chapters": "describe find_chapters run_chapters",

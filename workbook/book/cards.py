@@ -1,6 +1,4 @@
-"""Rows of the ledger in a chapter: a line each with a word in its colour, which opens the row
-behind it.
-"""
+"""Rows of the ledger in a chapter: each a line with its word in colour, which opens the row."""
 
 from __future__ import annotations
 
@@ -12,28 +10,31 @@ from html import escape
 
 from workbook.ledger import DOES_NOT_HOLD, HOLDS, format_number, row_of, stated_of
 
-BLUE, ORANGE, GREY = "#1f5fa8", "#a8480c", "#555555"
-COLOURS = {HOLDS: BLUE, DOES_NOT_HOLD: ORANGE}
-BADGE = '<b style="background: {}; color: white; padding: 0 0.4em; border-radius: 0.3em">{}</b>'
-WIDTH = 100  # columns of a text, at most
-BAR = 150, 18  # pixels of the picture of an interval: width, height
+_GREY = "#555555"
+# blue and orange; every other word is grey
+_OUTCOME_COLORS = {HOLDS: "#1f5fa8", DOES_NOT_HOLD: "#a8480c"}
+_OUTCOME_BADGE = (
+    '<b style="background: {}; color: white; padding: 0 0.4em; border-radius: 0.3em">{}</b>'
+)
+_MAX_COLUMNS = 100
+# pixels of the picture of an interval
+_BAR_WIDTH = 150
+_BAR_HEIGHT = 18
 
 
 def outcome_badge(outcome: str) -> str:
     """The word on its colour, as HTML."""
-    return BADGE.format(COLOURS.get(outcome, GREY), outcome)
+    return _OUTCOME_BADGE.format(_OUTCOME_COLORS.get(outcome, _GREY), outcome)
 
 
 class ClaimLines:
-    """Rows of the ledger under a sentence each: HTML that opens on a page, text wrapped to a
-    terminal.
-    """
+    """Rows of the ledger, each under a sentence: HTML that opens on a page, text in a terminal."""
 
     def __init__(self, lines: list[tuple[str, tuple]]):
         self.lines = lines
 
     def __repr__(self) -> str:
-        width = min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH)
+        width = min(shutil.get_terminal_size((_MAX_COLUMNS, 24)).columns, _MAX_COLUMNS)
         parts = []
         for text, row in self.lines:
             parts.append(f"{row.outcome}: {text} ({row.key}, {row.role})")
@@ -53,10 +54,9 @@ class ClaimLines:
 
 
 def show_claims(sentences: Mapping[str, str], scale: str = "family") -> ClaimLines:
-    """Show sentences, each of which states the claim of a row {key: sentence}, with the row's word;
-    a click opens it.
+    """Show sentences with the words of their rows; a click opens the row.
 
-    scale: of the rows, such as "world:third".
+    sentences: {key of a row: what it claims}.  scale: of the rows, such as "world:third".
 
     >>> show_claims({"H3": "Identical unsure tokens move together."})  # doctest: +ELLIPSIS
     holds: Identical unsure tokens move together. (H3, primary)
@@ -66,52 +66,55 @@ def show_claims(sentences: Mapping[str, str], scale: str = "family") -> ClaimLin
 
 
 def show_outcomes(*keys: str, scale: str = "family") -> None:
-    """Show registered rows: a primary one under its claim in a few words, others under what was
-    measured.
-    """
+    """Show registered rows: a primary one under its claim, others under what was measured."""
     from IPython.display import display
 
-    rows = show_claims(dict.fromkeys(keys, ""), scale).lines
-    display(
-        ClaimLines([(row.words if row.role == "primary" else row.measured, row) for _, row in rows])
-    )
+    lines = []
+    for key in dict.fromkeys(keys):
+        row = row_of(key, scale)
+        lines.append((row.words if row.role == "primary" else row.measured, row))
+    display(ClaimLines(lines))
 
 
 def interval_bar(row) -> str:
-    """The interval as a picture with its number; the number alone without one. Grey: too small to
-    matter; dashed: the threshold, with a mark to the side on which the claim lies."""
+    """The interval as a picture with its number; the number alone without an interval.
+
+    Grey is what is too small to matter. The dashed line is the threshold, and a mark points to the
+    side on which the claim lies.
+    """
     number = escape(format_number(row))
-    ends = (row.low, row.high, row.mean, row.threshold, row.smallest_effect, row.toward)
-    if not all(map(math.isfinite, ends)) or (row.log and min(row.low, row.threshold) <= 0):
+    known = (row.low, row.high, row.mean, row.threshold, row.smallest_effect, row.toward)
+    has_logarithm = not row.log or min(row.low, row.threshold) > 0
+    if not all(map(math.isfinite, known)) or not has_logarithm:
         return number if math.isfinite(row.mean) else ""
+    small_low = row.threshold - row.smallest_effect
+    small_high = row.threshold + row.smallest_effect
+
     scale = math.log if row.log else float
-    zone = [row.threshold - row.smallest_effect, row.threshold + row.smallest_effect]
-    ends = [scale(number) for number in (row.low, row.high, row.mean, *zone)]
-    start, span, (width, height) = min(ends), (max(ends) - min(ends)) or 1.0, BAR
+    places = [scale(end) for end in (row.low, row.high, row.mean, small_low, small_high)]
+    start = min(places)
+    span = (max(places) - start) or 1.0
 
-    def x(number: float) -> float:
-        return round(6 + (scale(number) - start) / span * (width - 12), 1)
+    # pixels, with room for half a dot at either end
+    def x(value: float) -> float:
+        return round(6 + (scale(value) - start) / span * (_BAR_WIDTH - 12), 1)
 
+    middle = _BAR_HEIGHT / 2
+    color = _OUTCOME_COLORS.get(row.outcome, _GREY)
+    threshold = x(row.threshold)
+    drawn = [
+        f'<rect x="{x(small_low)}" y="0" width="{x(small_high) - x(small_low):.1f}"'
+        f' height="{_BAR_HEIGHT}" fill="#8883"/>',
+        f'<path d="M{threshold} 0V{_BAR_HEIGHT}" stroke="currentColor" stroke-dasharray="3 2"/>',
+        f'<path d="M{threshold} 0l{6 * row.toward:g} 3l{-6 * row.toward:g} 3z"'
+        ' fill="currentColor"/>',
+        f'<path d="M{x(row.low)} {middle}H{x(row.high)}" stroke="{color}" stroke-width="3"/>',
+        f'<circle cx="{x(row.mean)}" cy="{middle}" r="4" fill="{color}"/>',
+    ]
     alt_text = (
         f"{number}; threshold {row.threshold:g}, smallest effect of interest"
         f" {row.smallest_effect:g}"
     )
-    middle, colour = height / 2, COLOURS.get(row.outcome, GREY)
-    parts = (
-        f'<rect x="{x(zone[0])}" y="0" width="{x(zone[1]) - x(zone[0]):.1f}" height="{height}"'
-        ' fill="#8883"/>'
-    )
-    parts += (
-        f'<path d="M{x(row.threshold)} 0V{height}" stroke="currentColor" stroke-dasharray="3 2"/>'
-    )
-    parts += (
-        f'<path d="M{x(row.threshold)} 0l{6 * row.toward:g} 3l{-6 * row.toward:g} 3z"'
-        ' fill="currentColor"/>'
-    )
-    parts += f'<path d="M{x(row.low)} {middle}H{x(row.high)}" stroke="{colour}" stroke-width="3"/>'
-    parts += f'<circle cx="{x(row.mean)}" cy="{middle}" r="4" fill="{colour}"/>'
-    look = f'width="{width}" height="{height}" style="vertical-align: middle"'
-    return (
-        f'<svg role="img" aria-label="{alt_text}" {look}><title>{alt_text}</title>{parts}</svg>'
-        f" {number}"
-    )
+    size = f'width="{_BAR_WIDTH}" height="{_BAR_HEIGHT}" style="vertical-align: middle"'
+    svg = f'<svg role="img" aria-label="{alt_text}" {size}><title>{alt_text}</title>'
+    return f"{svg}{''.join(drawn)}</svg> {number}"

@@ -1,9 +1,8 @@
-"""What the book found, and what to do: sentences of data/book/findings.yaml that stand while the
-ledger's words do.
+"""What the book found, and what to do about it: sentences that stand while the ledger's words do.
 
-A sentence names the rows that it rests on and the words under which it holds. Where one has changed
-it is not printed; the rows' words as they are stand in its place. It loads no table of a study: the
-kept ledger has all of it.
+A sentence of data/book/findings.yaml names the rows that it rests on and the words under which it
+holds. Where a word has changed, the sentence is not printed, and the rows' words as they are stand
+in its place. All numbers come from the kept ledger.
 """
 
 import html
@@ -17,24 +16,26 @@ import pandas as pd
 
 from workbook.ledger import OPEN, format_effect, read_book, registered, row_of
 
-NUMBER = re.compile(r"\{([^{}:]+)(:%)?\}")
-FOLD = "<details><summary>{number}. {says}</summary>\n\n{more}\n\n</details>"
-GRID = (
+_ROW_NUMBER = re.compile(r"\{([^{}:]+)(:%)?\}")
+_FOLDED = "<details><summary>{number}. {says}</summary>\n\n{more}\n\n</details>"
+_CARD_GRID = (
     "display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 340px), 1fr)); gap:"
     " 12px"
 )
-CARD = (
+_CARD_STYLE = (
     "border: 1px solid #8886; border-radius: 6px; padding: 10px 14px; line-height: 1.4;"
     " overflow-wrap: break-word"
 )
-PART = '<p style="margin: 0 0 6px">{}</p>'
-BLOCK = re.compile(r"(<!-- findings -->\n).*?(<!-- /findings -->)", re.DOTALL)  # of README
+_CARD_PART = '<p style="margin: 0 0 6px">{}</p>'
+# in README
+_FINDINGS_BLOCK = re.compile(r"(<!-- findings -->\n).*?(<!-- /findings -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence and the rows that it rests on. when: {row: the word under which it holds}; none
-    where it is proved.
+    """A sentence and the rows that it rests on.
+
+    when: {row: the word under which it holds}; none where it is proved.
     """
 
     says: str
@@ -47,15 +48,18 @@ class Finding:
     def sentence(self) -> str:
         """The sentence with its numbers, or the rows' words as they are."""
         if self.holds():
-            return NUMBER.sub(lambda match: _number(match[1], percent=bool(match[2])), self.says)
+            return _ROW_NUMBER.sub(
+                lambda match: _number(match[1], percent=bool(match[2])), self.says
+            )
         words = (f"{row_of(key).measured}: {row_of(key).outcome}" for key in self.when)
         return f"Outcomes have changed since this was written. {'; '.join(words)}."
 
 
 @dataclass(frozen=True)
 class Shown(Finding):
-    """A finding. figure: of the chart that shows it, in a chapter.  experiment: of evidence.yaml;
-    "" if proved.
+    """A finding, with the figure of a chapter that shows it.
+
+    experiment: its name in evidence.yaml; "" where the finding is proved.
     """
 
     figure: str = ""
@@ -63,13 +67,15 @@ class Shown(Finding):
     experiment: str = ""
 
     def more(self, chapters: str, evidence: str) -> str:
-        """What stands behind a click: the figure and the experiment, if any. Arguments: where they
-        lie.
+        """What stands behind a click: links to the figure and, if any, to the experiment.
+
+        chapters, evidence: where they lie.
         """
-        link = f"[{self.figure}]({chapters}{self.chapter}.ipynb)"
-        return f"{link} · " + (
-            f"[experiment]({evidence}#{self.experiment})" if self.experiment else "proved there"
-        )
+        figure = f"[{self.figure}]({chapters}{self.chapter}.ipynb)"
+        proof = "proved there"
+        if self.experiment:
+            proof = f"[experiment]({evidence}#{self.experiment})"
+        return f"{figure} · {proof}"
 
 
 @dataclass(frozen=True)
@@ -82,43 +88,41 @@ class Decision(Finding):
 
     def words(self) -> str:
         """The rows that it rests on with their words, word by word."""
-        words = dict.fromkeys(row_of(key).outcome for key in self.when)
-        return "; ".join(
-            f"{word}: {', '.join(k for k in self.when if row_of(k).outcome == word)}"
-            for word in words
-        )
+        keys_of: dict[str, list[str]] = {}
+        for key in self.when:
+            keys_of.setdefault(row_of(key).outcome, []).append(key)
+        return "; ".join(f"{word}: {', '.join(keys)}" for word, keys in keys_of.items())
 
 
 @cache
 def read_findings() -> tuple[list[Shown], list[Decision]]:
     """The findings, and the decisions."""
     records = read_book("findings")
-    return [Shown(**row) for row in records["findings"]], [
-        Decision(**row) for row in records["decisions"]
-    ]
+    shown = [Shown(**record) for record in records["findings"]]
+    decided = [Decision(**record) for record in records["decisions"]]
+    return shown, decided
 
 
 def findings_markdown(chapters: str = "notebooks/", evidence: str = "data/book/evidence.md") -> str:
-    """The findings, a line each; a click opens its figure and its experiment. Arguments: where they
-    lie, for links.
+    """The findings, a line each; a click opens its figure and its experiment.
+
+    chapters, evidence: where these lie, for links.
     """
-    return "\n".join(
-        FOLD.format(number=i, says=one.sentence(), more=one.more(chapters, evidence))
-        for i, one in enumerate(read_findings()[0], 1)
-    )
+    lines = []
+    for number, one in enumerate(read_findings()[0], 1):
+        more = one.more(chapters, evidence)
+        lines.append(_FOLDED.format(number=number, says=one.sentence(), more=more))
+    return "\n".join(lines)
 
 
 def findings_text() -> str:
     """The findings as text, each with the chapter and the experiment behind it."""
     lines = []
-    for i, one in enumerate(read_findings()[0], 1):
-        lines += [
-            f"{i}. {one.sentence()}",
-            f"   chapter {one.chapter[:2]}, {one.experiment or 'proved there'}",
-        ]
-    return "\n".join(
-        [*lines, "", "The experiments, with numbers and controls: data/book/evidence.md"]
-    )
+    for number, one in enumerate(read_findings()[0], 1):
+        lines.append(f"{number}. {one.sentence()}")
+        lines.append(f"   chapter {one.chapter[:2]}, {one.experiment or 'proved there'}")
+    lines += ["", "The experiments, with numbers and controls: data/book/evidence.md"]
+    return "\n".join(lines)
 
 
 def findings():
@@ -129,28 +133,23 @@ def findings():
 
 
 def decisions_text() -> str:
-    """What to do, setting of TRL or of the trainer by setting: what we would do, why, where it
-    stops, and its rows.
-    """
-    parts = []
+    """What we would do, setting by setting: why, where it stops, and the rows behind it."""
+    paragraphs = []
     for one in read_findings()[1]:
-        parts += [
+        lines = [
             ", ".join(f"`{name}`" for name in one.setting),
             f"  **{one.do}**",
             f"  Why: {one.sentence()}",
-        ]
-        parts += [
             f"  Where it stops: {one.stops}",
-            *([f"  *{one.words()}*"] if one.when else []),
-            "",
         ]
-    return "\n".join(parts[:-1])
+        if one.when:
+            lines.append(f"  *{one.words()}*")
+        paragraphs.append("\n".join(lines))
+    return "\n\n".join(paragraphs)
 
 
 class Decisions:
-    """What to do about it, computed from the ledger: a card a setting on a page, text in a
-    terminal.
-    """
+    """What to do about it: a card a setting on a page, text in a terminal."""
 
     def __repr__(self) -> str:
         from workbook.book.terminal import laid_out
@@ -158,7 +157,8 @@ class Decisions:
         return laid_out(decisions_text())
 
     def _repr_html_(self) -> str:
-        return f'<div class="cards" style="{GRID}">{"".join(map(_card, read_findings()[1]))}</div>'
+        cards = "".join(map(_card, read_findings()[1]))
+        return f'<div class="cards" style="{_CARD_GRID}">{cards}</div>'
 
 
 def decisions() -> Decisions:
@@ -171,10 +171,12 @@ def _card(one: Decision) -> str:
     parts = [
         ", ".join(f"<code>{html.escape(name)}</code>" for name in one.setting),
         f"<b>{_inline(one.do)}</b>",
+        f"Why: {_inline(one.sentence())}",
+        f"Where it stops: {_inline(one.stops)}",
     ]
-    parts += [f"Why: {_inline(one.sentence())}", f"Where it stops: {_inline(one.stops)}"]
-    parts += [f"<i>{_inline(one.words())}</i>"] if one.when else []
-    return f'<div style="{CARD}">{"".join(map(PART.format, parts))}</div>'
+    if one.when:
+        parts.append(f"<i>{_inline(one.words())}</i>")
+    return f'<div style="{_CARD_STYLE}">{"".join(map(_CARD_PART.format, parts))}</div>'
 
 
 def _inline(text: str) -> str:
@@ -183,28 +185,24 @@ def _inline(text: str) -> str:
 
 
 def undecided() -> pd.DataFrame:
-    """Primary rows that are open, with the units at which the detectable effect would be the one of
-    interest.
+    """Primary rows that are open, with the units that would decide them.
 
-    The detectable effect (80 % power) goes as 1 / sqrt(units).
+    With so many units the detectable effect (80 % power), which goes as 1 / sqrt(units), is the
+    smallest effect of interest.
     """
     rows = [row for row in registered().values() if row.role == "primary" and row.outcome == OPEN]
     names = ["claim", "statement", "mean", "low", "high", "smallest_effect", "detectable", "units"]
     table = pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
     table["claim"] = [f"{row.claim} {row.words}" for row in rows]
-    return table.assign(
-        **{
-            "units needed": np.ceil(
-                table["units"] * (table["detectable"] / table["smallest_effect"]) ** 2
-            )
-        }
-    )
+    ratio = table["detectable"] / table["smallest_effect"]
+    table["units needed"] = np.ceil(table["units"] * ratio**2)
+    return table
 
 
 def write_readme(path) -> bool:
     """Write the findings between a file's marks; whether it changed."""
     text = path.read_text(encoding="utf-8")
-    new = BLOCK.sub(lambda match: f"{match[1]}{findings_markdown()}\n{match[2]}", text)
+    new = _FINDINGS_BLOCK.sub(lambda match: f"{match[1]}{findings_markdown()}\n{match[2]}", text)
     if new != text:
         path.write_text(new, encoding="utf-8")
     return new != text

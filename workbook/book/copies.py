@@ -14,12 +14,12 @@ COPIES = ROOT / "my_chapters"
 
 
 def update_copies(folder: Path | None = None) -> list[str]:
-    """Make the copies that are missing, renew those that nobody ran or edited; returns sentences
-    about others.
+    """Make missing copies, renew those that nobody ran or edited; return sentences about others.
 
     A copy is decorated and has no outputs, which would give predictions away.
     """
-    (folder := folder or COPIES).mkdir(exist_ok=True)
+    folder = folder or COPIES
+    folder.mkdir(exist_ok=True)
     sentences = []
     for chapter in find_notebooks():
         copy = folder / chapter.name
@@ -35,22 +35,22 @@ def update_copies(folder: Path | None = None) -> list[str]:
 
 
 def fresh_copy(chapter: Path, folder: Path | None = None) -> str:
-    """Make a fresh copy of a chapter, and say where the old one is kept if its reader had touched
-    it.
-    """
-    (folder := folder or COPIES).mkdir(exist_ok=True)
-    copy, kept = folder / chapter.name, ""
+    """Make a fresh copy of a chapter; a copy that was touched is kept, under another name."""
+    folder = folder or COPIES
+    folder.mkdir(exist_ok=True)
+    copy = folder / chapter.name
+    sentence = f"{copy.name} is a fresh copy."
     if copy.exists() and not _is_untouched(_read(copy)):
-        copy.rename(old := copy.with_name(f"{copy.stem}.{time.strftime('%Y-%m-%d-%H%M%S')}.ipynb"))
-        kept = f" The one that you had is {old.name}."
+        now = time.strftime("%Y-%m-%d-%H%M%S")
+        old = copy.with_name(f"{copy.stem}.{now}.ipynb")
+        copy.rename(old)
+        sentence += f" The one that you had is {old.name}."
     _write(chapter, copy)
-    return f"{copy.name} is a fresh copy.{kept}"
+    return sentence
 
 
 def _read(path: Path) -> dict:
-    """A notebook's JSON; without cells where there is none or it can't be read, so that it counts
-    as touched.
-    """
+    """A notebook's JSON; one that can't be read is without cells, so that it counts as touched."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -66,7 +66,7 @@ def _write(chapter: Path, copy: Path) -> None:
     source = _read(chapter)
     notebook = decorate(without_outputs(source), chapter.stem, repository())
     marks = {"chapter": _digest(source), "copy": _digest(notebook)}
-    notebook["metadata"] = notebook["metadata"] | {"workbook": marks}
+    notebook["metadata"] = {**notebook["metadata"], "workbook": marks}
     copy.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -14,11 +14,11 @@ from workbook.book.back_matter import Term, chapter_line, glossary
 
 TOOLTIP = re.compile(r'<abbr class="term" title="[^"]*">(.*?)</abbr>', re.DOTALL)
 LITERATURE = re.compile(r"^\*\*Literature\.\*\* .*\n\n", re.MULTILINE)
-COLAB_LINE = re.compile(r"^\[!?\[?Open in Colab\].*$", re.MULTILINE)
-COLAB = "https://colab.research.google.com/github/"
-# The line of every notebook's source: it names no repository, so that a fork has nothing to change.
-PLAIN_LINK = f"[Open in Colab]({COLAB}), where you enter this repository's address"
-BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="117" height="20"
+_COLAB_LINE = re.compile(r"^\[!?\[?Open in Colab\].*$", re.MULTILINE)
+_COLAB = "https://colab.research.google.com/github/"
+# the line of every notebook's source; it names no repository, so that a fork has nothing to change.
+PLAIN_LINK = f"[Open in Colab]({_COLAB}), where you enter this repository's address"
+_COLAB_BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="117" height="20"
  role="img" aria-label="Open in Colab">
 <rect width="117" height="20" rx="3" fill="#555"/>
 <g fill="none" stroke-width="2.4">
@@ -26,7 +26,8 @@ BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="117" height="20"
 <circle cx="18" cy="10" r="4.2" stroke="#e8710a"/></g>
 <text x="28" y="14" fill="#fff" font-family="Verdana,sans-serif"
  font-size="11">Open in Colab</text></svg>"""
-PROTECTED = re.compile(  # what is no running text, in the order in which it is looked for
+# what is no running text, in the order in which it is looked for
+PROTECTED = re.compile(
     r"```.*?```"
     r"|<details\b.*?</details>"
     r"|<abbr\b.*?</abbr>"
@@ -62,8 +63,8 @@ def decorate(notebook: dict, chapter: str, address: str = "") -> dict:
 
     decorated = list(cells)
     for k, text in zip(places, texts, strict=True):
-        decorated[k] = cells[k] | {"source": text}
-    return notebook | {"cells": decorated}
+        decorated[k] = {**cells[k], "source": text}
+    return {**notebook, "cells": decorated}
 
 
 def with_tooltips(texts: list[str], terms: Sequence[Term] | None = None) -> list[str]:
@@ -78,8 +79,10 @@ def with_tooltips(texts: list[str], terms: Sequence[Term] | None = None) -> list
         forms = sorted(term.forms, key=len, reverse=True)
         use = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, forms))})(?![\w-])", re.IGNORECASE)
         for k, text in enumerate(texts):
+            # what is protected gives way to as many characters that match nothing
             running = PROTECTED.sub(lambda part: "\0" * len(part[0]), text)
-            if match := use.search(running):
+            match = use.search(running)
+            if match:
                 start, end = match.span()
                 texts[k] = text[:start] + tooltip(term, text[start:end]) + text[end:]
                 break
@@ -94,7 +97,7 @@ def tooltip(term: Term, word: str) -> str:
 
 def tooltip_text(term: Term) -> str:
     """Return what a term is in one line, with quotation marks that an attribute can hold."""
-    parts = f"{term.words} ({term.unit}).", term.meaning, term.advice
+    parts = [f"{term.words} ({term.unit}).", term.meaning, term.advice]
     return " ".join(filter(None, parts)).replace("'", "’").replace('"', "”")
 
 
@@ -102,15 +105,17 @@ def with_literature(text: str, chapter: str) -> str:
     """Return a chapter's last text with links to its literature above the line that leads on."""
     parts = LITERATURE.sub("", text).rsplit("\n\n", 1)
     line = chapter_line(chapter)
-    return "\n\n".join([parts[0], line, parts[1]] if line and len(parts) == 2 else parts)
+    if line and len(parts) == 2:
+        parts.insert(1, line)
+    return "\n\n".join(parts)
 
 
 def with_badge(header: str, chapter: str, address: str) -> str:
     """Return a chapter's header, its line on Colab a badge that opens this chapter there."""
     if not address:
         return header
-    picture = b64encode(BADGE.encode()).decode()
+    picture = b64encode(_COLAB_BADGE.encode()).decode()
     name = address.removeprefix("https://github.com/")
-    place = f"{COLAB}{name}/blob/main/notebooks/{chapter}.ipynb"
+    place = f"{_COLAB}{name}/blob/main/notebooks/{chapter}.ipynb"
     line = f"[![Open in Colab](data:image/svg+xml;base64,{picture})]({place})"
-    return COLAB_LINE.sub(lambda _: line, header)
+    return _COLAB_LINE.sub(lambda _: line, header)

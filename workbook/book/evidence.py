@@ -1,6 +1,4 @@
-"""The evidence on one page: the dozen experiments of data/book/evidence.yaml, with the numbers of
-the kept ledger.
-"""
+"""The evidence on one page: experiments of data/book/evidence.yaml, with the ledger's numbers."""
 
 from pathlib import Path
 
@@ -19,83 +17,77 @@ from workbook.ledger import (
 )
 from workbook.studies.storage import read_manifest
 
-CHAPTERS = "../../notebooks/"  # from data/book
-WORLDS = "worlds"
+# from data/book
+_CHAPTERS = "../../notebooks/"
+_ALL_WORLDS = "worlds"
 
 
 def evidence_markdown() -> str:
     """The page: what holds for all experiments, then each of them."""
-    table, tested = kept_ledger(), [row_of(one["primary"]) for one in experiments().values()]
-    known = table[table["predicted_low"].notna() & table["mean"].notna()]
-    facts = {"tested": sum(bool(np.isfinite(row.p_holm)) for row in tested)}
-    facts |= {"rows": len(known), "seen": int((known["seen_before"] != "no").sum())}
-    return "\n".join(
-        [
-            read_book("evidence")["opening"].format(**facts),
-            *(_section(name, one) for name, one in experiments().items()),
-        ]
+    table = kept_ledger()
+    primary_rows = [row_of(one["primary"]) for one in experiments().values()]
+    predicted = table[table["predicted_low"].notna() & table["mean"].notna()]
+    opening = read_book("evidence")["opening"].format(
+        tested=sum(bool(np.isfinite(row.p_holm)) for row in primary_rows),
+        rows=len(predicted),
+        seen=int((predicted["seen_before"] != "no").sum()),
     )
+    sections = [_section(name, one) for name, one in experiments().items()]
+    return "\n".join([opening, *sections])
 
 
 def evidence_table() -> pd.DataFrame:
-    """A row an experiment: its question, the word, the number with its interval, and how many
-    units.
-    """
+    """A row an experiment: its question, word, number with its interval, and count of units."""
     rows = []
     for one in experiments().values():
         row = row_of(one["primary"])
         rows.append((one["question"], row.outcome, format_number(row, 2), row.units))
-    return pd.DataFrame(rows, columns=["question", "outcome", "number", "units"]).set_index(
-        "question"
-    )
+    table = pd.DataFrame(rows, columns=["question", "outcome", "number", "units"])
+    return table.set_index("question")
 
 
 def _section(name: str, one: dict) -> str:
-    """An experiment: question, word and number, controls, what lies beside, figure, command, what
-    would change it.
-    """
+    """An experiment: question, word, number, controls, figure, commands, what would change it."""
     row = row_of(one["primary"])
-    units = f"{row.units} units" + (
-        f" on {row.policies:.0f} policies" if row.policies < row.units else ""
-    )
-    claim = f"{'above' if row.toward > 0 else 'below'} {row.threshold:g} ± {row.smallest_effect:g}"
-    tested = f", Holm's p {row.p_holm:.2g}" if np.isfinite(row.p_holm) else ""
-    lines = [f'<a id="{name}"></a>', "", f"## {one['question']}", ""]
+    units = f"{row.units} units"
+    if row.policies < row.units:
+        units += f" on {row.policies:.0f} policies"
+    side = "above" if row.toward > 0 else "below"
+    claim = f"{side} {row.threshold:g} ± {row.smallest_effect:g}"
+    holm = f", Holm's p {row.p_holm:.2g}" if np.isfinite(row.p_holm) else ""
     number = f"{format_number(row, 2)}, {units} ({row.scale})"
-    lines += [f"**{row.outcome}**: {number}. Claim: {claim}. Row {one['primary']}{tested}."]
-    lines += [f"Why: {row.reason}."] if row.outcome in (CANNOT, OPEN) else []
     controls = [
         f"{kind} control: {_rows(one[kind.lower()])}"
         for kind in ("Positive", "Negative")
         if one[kind.lower()]
     ]
+    figure = f"[{one['figure']}]({_CHAPTERS}{one['chapter']}.ipynb)"
+    note = f" {one['note']}" if "note" in one else ""
+
+    lines = [f'<a id="{name}"></a>', "", f"## {one['question']}", ""]
+    lines.append(f"**{row.outcome}**: {number}. Claim: {claim}. Row {one['primary']}{holm}.")
+    if row.outcome in (CANNOT, OPEN):
+        lines.append(f"Why: {row.reason}.")
     lines += ["", f"- {' '.join(controls)}"]
-    lines += [f"- Beside it: {_rows(one['beside'])}"] if one.get("beside") else []
-    figure = f"[{one['figure']}]({CHAPTERS}{one['chapter']}.ipynb)"
-    lines += [
-        f"- Figure: {figure}. Pilot: {one['seen']}.{' ' + one['note'] if 'note' in one else ''}"
-    ]
-    lines += [
-        f"- Again: {'; '.join(_commands(one, row))}.",
-        f"- Would change our mind: {one['change']}",
-        "",
-    ]
+    if one.get("beside"):
+        lines.append(f"- Beside it: {_rows(one['beside'])}")
+    lines.append(f"- Figure: {figure}. Pilot: {one['seen']}.{note}")
+    lines.append(f"- Again: {'; '.join(_commands(one, row))}.")
+    lines += [f"- Would change our mind: {one['change']}", ""]
     return "\n".join(lines)
 
 
 def _rows(rows: dict[str, str]) -> str:
     """Rows as a list in a sentence."""
-    parts = [
-        f"{text}: {format_effect(row_of(key), 2)}, *{row_of(key).outcome}*"
-        for key, text in rows.items()
-    ]
+    parts = []
+    for key, text in rows.items():
+        row = row_of(key)
+        parts.append(f"{text}: {format_effect(row, 2)}, *{row.outcome}*")
     return "; ".join(parts) + "."
 
 
 def _commands(one: dict, row) -> list[str]:
-    """The commands that measure an experiment's studies again, with the minutes that their units
-    took.
-    """
+    """The commands that measure an experiment's studies again, with the minutes that they take."""
     return [
         f"`measure {study} --scale {row.scale}` ({format_minutes(minutes(study, row.scale))})"
         for study in one.get("studies", [row.study])
@@ -103,11 +95,9 @@ def _commands(one: dict, row) -> list[str]:
 
 
 def minutes(study: str, scale: str) -> float:
-    """How long the units of a study took at a scale, by their manifests; of all worlds together for
-    "worlds".
-    """
+    """How long the units of a study took at a scale, by their manifest; "worlds" is all worlds."""
     rows = read_manifest(study)
-    own = rows["scale"].str.startswith("world:") if scale == WORLDS else rows["scale"] == scale
+    own = rows["scale"].str.startswith("world:") if scale == _ALL_WORLDS else rows["scale"] == scale
     return float(rows.loc[own, "seconds"].sum() / 60)
 
 

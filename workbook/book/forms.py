@@ -1,8 +1,7 @@
-"""Widgets as they looked when a chapter had run: the last picture of a chart, and a list of labels
-with values.
+"""Widgets as they looked when a chapter had run: a chart's last picture, and labels with values.
 
-A committed notebook keeps such a list beside a picture, under a type of its own that JupyterLab
-passes over.
+A committed notebook keeps the labels beside the picture, under a mime type of its own, which
+JupyterLab passes over.
 """
 
 import html
@@ -11,13 +10,14 @@ from collections.abc import Iterator
 
 from workbook.views.live import received
 
-FORM = "application/vnd.workbook.controls+json"
-# made for another page
-UNSAFE = re.compile(r'<(style|script)\b.*?</\1>|\s(?:style|on\w+)="[^"]*"', re.DOTALL)
-PREFIX = "IPY_MODEL_"
-# a heatmap's state: what a page without a kernel draws it from
-TOKENS = "application/vnd.workbook.tokens+json"
-TOKEN_STATE = (
+CONTROLS_TYPE = "application/vnd.workbook.controls+json"
+# markup that was made for another page
+_UNSAFE = re.compile(r'<(style|script)\b.*?</\1>|\s(?:style|on\w+)="[^"]*"', re.DOTALL)
+# before the id of a widget that another one names
+_REFERENCE = "IPY_MODEL_"
+# the state from which a page without a kernel draws a heatmap
+TOKENS_TYPE = "application/vnd.workbook.tokens+json"
+_HEATMAP_STATE = (
     "title",
     "main",
     "group",
@@ -30,56 +30,62 @@ TOKEN_STATE = (
     "moves_limit",
     "details",
 )
-NOTE = "A static copy: these controls answer where the chapter runs."
+_STATIC_NOTE = "A static copy: these controls answer where the chapter runs."
 
 
 def last_form(states: dict[str, dict], model: str) -> tuple[dict | None, list[list[str]]]:
-    """Return the spec of a widget's first chart with its last rows, and its [label, value] pairs,
-    in order.
+    """Return a widget's first chart, as a spec with its last rows, and its [label, value] pairs.
 
     states: {id: state} of all widgets, as they were last.  A pair without a label is a sentence, in
     HTML.
     """
-    spec, pairs = None, []
+    spec = None
+    pairs = []
     for state in _shown(states, model):
         if "spec" in state and "data" in state:
-            tables = {name: received(rows) for name, rows in state["data"].items()}
-            spec = spec or {**state["spec"], "datasets": tables}
-        elif (name := state.get("_model_name", "")) in ("HTMLModel", "LabelModel") and state.get(
-            "value"
-        ):
-            words = UNSAFE.sub("", state["value"])
-            pairs.append(["", words if name == "HTMLModel" else html.escape(words)])
-        elif "_options_labels" in state:
-            index = state.get("index")
-            places = index if isinstance(index, list | tuple) else [] if index is None else [index]
-            pairs.append(
-                [
-                    state.get("description", ""),
-                    ", ".join(state["_options_labels"][k] for k in places),
-                ]
-            )
-        elif "value" in state and state.get("description"):
-            value = state["value"]
-            pairs.append(
-                [state["description"], f"{value:.4g}" if isinstance(value, float) else str(value)]
-            )
+            if spec is None:
+                tables = {name: received(rows) for name, rows in state["data"].items()}
+                spec = {**state["spec"], "datasets": tables}
+            continue
+        pair = _labelled_value(state)
+        if pair is not None:
+            pairs.append(pair)
     return spec, pairs
 
 
-def last_tokens(state: dict, buffers: dict) -> dict | None:
-    """Return a heatmap's state as a page can draw it, with its binary parts as [path, base64]; None
-    of another widget.
+def _labelled_value(state: dict) -> list[str] | None:
+    """What a control or a sentence shows: [label, value], or ["", HTML]; None of anything else."""
+    kind = state.get("_model_name", "")
+    label = state.get("description", "")
+    value = state.get("value")
+    if kind in ("HTMLModel", "LabelModel") and value:
+        words = _UNSAFE.sub("", value)
+        return ["", words if kind == "HTMLModel" else html.escape(words)]
+    # menus and sliders over options: index is a number, several, or None
+    if "_options_labels" in state:
+        index = state.get("index")
+        places = [] if index is None else index
+        places = places if isinstance(places, list | tuple) else [places]
+        return [label, ", ".join(state["_options_labels"][k] for k in places)]
+    if "value" in state and label:
+        return [label, f"{value:.4g}" if isinstance(value, float) else str(value)]
+    return None
 
-    state, buffers: of a widget as nbclient keeps them.  What only a kernel can do is left out:
-    other groups and steps.
+
+def last_tokens(state: dict, buffers: dict) -> dict | None:
+    """Return a heatmap's state as a page can draw it; None of another widget.
+
+    state, buffers: of a widget as nbclient keeps them.  The buffers are returned as [path, base64].
+    What only a kernel can do is left out: other groups and steps.
     """
     if not str(state.get("_anywidget_id")).endswith(".TokenHeatmap"):
         return None
-    kept = {name: state[name] for name in TOKEN_STATE if name in state}
+    kept = {name: state[name] for name in _HEATMAP_STATE if name in state}
     kept["choices"] = [choice for choice in state["choices"] if choice.startswith("column ")]
     kept["compare"] = state["compare"] if state["compare"] in kept["choices"] else ""
-    parts = [[list(path), part["data"]] for path, part in buffers.items() if path[0] in TOKEN_STATE]
+    parts = [
+        [list(path), part["data"]] for path, part in buffers.items() if path[0] in _HEATMAP_STATE
+    ]
     return {"state": kept, "buffers": parts}
 
 
@@ -88,15 +94,16 @@ def form_html(pairs: list[list[str]]) -> str:
     row = "<tr><th scope=row>{}</th><td>{}</td></tr>"
     rows = "".join(row.format(*map(html.escape, pair)) for pair in pairs if pair[0])
     words = "".join(f"<div>{value}</div>" for label, value in pairs if not label)
-    return f'<details class="form"><summary>{NOTE}</summary><table>{rows}</table></details>{words}'
+    form = f"<summary>{_STATIC_NOTE}</summary><table>{rows}</table>"
+    return f'<details class="form">{form}</details>{words}'
 
 
 def _shown(states: dict[str, dict], model: str) -> Iterator[dict]:
-    """The states of a widget and of all that is shown inside it, in the order of the page."""
-    state = states.get(model.removeprefix(PREFIX))
+    """The states of a widget and of all that it shows, in the order of the page."""
+    state = states.get(model.removeprefix(_REFERENCE))
     if state is None:
         return
-    layout = states.get(str(state.get("layout")).removeprefix(PREFIX), {})
+    layout = states.get(str(state.get("layout")).removeprefix(_REFERENCE), {})
     if layout.get("display") == "none" or layout.get("visibility") == "hidden":
         return
     yield state

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from workbook.book.terminal import frame_table, literal, show
+from workbook.book.terminal import frame_table, literal, print_text
 from workbook.commands.arguments import MAIN, as_count, read_settings, settings_option
 from workbook.places import import_to_stay
 
@@ -54,7 +54,7 @@ def _sweep(args) -> int:
     runs = list(combinations(config, grid).values())
     _warn(runs[0], at_once=min(args.jobs, len(runs)))
     table = sweep(config, grid, folder, n_jobs=args.jobs)
-    show(frame_table(table.drop(columns="message")))
+    print_text(frame_table(table.drop(columns="message")))
     failed = int((table["state"] != "finished").sum())
     print(f"{len(table) - failed} of {len(table)} runs finished. They lie in {folder}")
     return 1 if failed else 0
@@ -87,11 +87,11 @@ def _attack(args) -> int:
     config = RunConfig.load(args.config)
     task = get_task(config.task, **config.task_options)
     table = attack_reward(task, args.prompts, args.seed)
-    show(f"{task.name}: {describe_attack(table)}")
+    print_text(f"{task.name}: {describe_attack(table)}")
     paid = table[table["false"] & (table["paid"] > 0)]
     if len(paid):
         paid = paid.sort_values("paid", ascending=False, kind="stable")
-        show("\n" + frame_table(paid[["hack", "paid", "mean_reward", "example"]]))
+        print_text("\n" + frame_table(paid[["hack", "paid", "mean_reward", "example"]]))
     return int(len(paid) > 0)
 
 

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from workbook.messages import InvalidValue, require_one_of
-from workbook.places import data_path, file_hash, import_to_stay, require
+from workbook.places import data_path, file_hash, import_to_stay, require_package
 from workbook.policies.models import as_device, as_dtype, padding_error, prepare_for_cpu, seeded
 from workbook.policies.packaged import PACKAGED, RECORD, TUNED
 
@@ -111,7 +111,7 @@ def load_policy(
     """
     require_one_of("quantization", quantization, (None, "nf4"))
     if quantization:
-        require("bitsandbytes")
+        require_package("bitsandbytes")
     config = _lora_config(lora)
     device = as_device(device, quantization)
     dtype, reason = as_dtype(dtype, device, frozen=bool(quantization or config))

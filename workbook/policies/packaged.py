@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 
-from workbook.places import cache_folder, file_hash, require
+from workbook.places import cache_folder, file_hash, require_package
 
 # how names of `workbook.policies.tuned` begin
 TUNED = "smollm2:"
@@ -192,7 +192,7 @@ def _convert(model: Packaged, gguf: Path, folder: Path) -> None:
     """Write a GGUF model into a folder: float16 safetensors, tokenizer, a record of all files."""
     import transformers
 
-    require("gguf")
+    require_package("gguf")
     options = {"gguf_file": gguf.name, "trust_remote_code": False}
     weight_options = {"dtype": torch.float32}
     if hasattr(transformers, "GgufConfig"):

@@ -25,7 +25,7 @@ from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 
-from workbook.places import require
+from workbook.places import require_package
 from workbook.tasks.denials import ANSWER_WINDOW, NO_UNIT, SPOILING, SPOILING_AFTER, words_of
 
 TIME_LIMIT_S = 5.0  # for one comparison by math-verify
@@ -270,7 +270,7 @@ def equal_expressions(stated: str, answer: str) -> bool:
     global _child
     with _lock:
         if _child is None:
-            require("math_verify")
+            require_package("math_verify")
             script = Path(__file__).with_name("math_equality.py")
             _child = subprocess.Popen(
                 [sys.executable, str(script)],

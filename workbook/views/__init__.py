@@ -12,7 +12,7 @@ _NAMES = {  # module: what it offers
     ),
     "views.explorer": "Explorer browse frozen",
     "views.heatmap": "TokenHeatmap",
-    "views.live": "LiveChart show",
+    "views.live": "LiveChart display_widget",
     "views.live_study": "LiveStudy live_curve live_tables",
     "views.measured": "measured_table",
     "views.memory": "memory_bars",

@@ -7,7 +7,7 @@ import pandas as pd
 
 from workbook.messages import InvalidValue
 from workbook.views.charts import PART_COLORS
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, finish, require
+from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, finish, require_columns
 
 PARTS = {  # of a step, and coupling, the way of some of each; their colours
     "signal": PART_COLORS[0],
@@ -101,7 +101,7 @@ def meeting_paths_chart(table: pd.DataFrame) -> alt.LayerChart:
     table: columns rollout, step, value (the state at that step) and reward. An edge is as wide as
     rollouts take it.
     """
-    require(table, ["rollout", "step", "value", "reward"], "meeting_paths_chart")
+    require_columns(table, ["rollout", "step", "value", "reward"], "meeting_paths_chart")
     after = table.assign(step=table["step"] - 1)[["rollout", "step", "value"]]
     moves = table.merge(after, on=["rollout", "step"], suffixes=("", "_next"))
     edges = moves.groupby(["step", "value", "value_next"]).size().rename("rollouts").reset_index()

@@ -32,7 +32,7 @@ from workbook.views.style import (
     WIDTH,
     describe_rows,
     label_width,
-    require,
+    require_columns,
     titled,
     typeset,
 )
@@ -52,7 +52,7 @@ def intervals_chart(
 
     threshold: what was stated beforehand, as a dashed line.  The axis reaches 0.
     """
-    require(table, ("label", "mean", "low", "high"), "intervals_chart")
+    require_columns(table, ("label", "mean", "low", "high"), "intervals_chart")
     x = alt.X("mean:Q", title=unit).scale(zero=True, padding=30)
     ends = [*table["low"], *table["high"], *([] if threshold is None else [threshold])]
     if 0 <= min(ends) < max(ends):  # what can't be negative has no axis there
@@ -138,7 +138,7 @@ def curve_chart(
     Raises ValueError for columns that the table lacks, an empty table, and x or paper at 0 and
     below on a log2 axis.
     """
-    require(curve, [x, "mean", "low", "high", *([series] if series else [])], "curve_chart")
+    require_columns(curve, [x, "mean", "low", "high", *([series] if series else [])], "curve_chart")
     if curve.empty:
         raise ValueError("curve_chart needs a row or more; the table is empty.")
     ends = [float(curve[x].min()), float(curve[x].max()), *(paper[:2] if paper else ())]
@@ -264,7 +264,7 @@ def signal_noise_chart(
     against the movement stand left of 0. With the column panel, a group of bars for each of its
     values; with size, how far its tokens move stands at the right.
     """
-    require(table, ["category", "part", "order", "share"], "signal_noise_chart")
+    require_columns(table, ["category", "part", "order", "share"], "signal_noise_chart")
     named, parts = list(table["category"].unique()), list(PART_NAMES.values())
     y = alt.Y("category:N", sort=list(CLASSES) if set(named) <= set(CLASSES) else named, title=None)
     x = alt.X("share:Q", title="share of the squared movement", stack="zero")

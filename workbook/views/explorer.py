@@ -25,7 +25,7 @@ import yaml
 from workbook.places import data_path
 from workbook.statistics import unit_curve
 from workbook.views.charts import curve_chart
-from workbook.views.live import LiveChart, close, rows, show
+from workbook.views.live import LiveChart, close, display_widget, rows
 from workbook.views.style import notice, typeset
 
 REFUSED = "workbook-refused"  # class of a box whose controls ask for what can't be
@@ -65,7 +65,7 @@ class Shell:
 
     def display(self, **_) -> None:
         """Put it on the page, with a picture of the chart where no kernel runs."""
-        show(self.box, self.chart)
+        display_widget(self.box, self.chart)
 
     _ipython_display_ = display
 

@@ -20,7 +20,7 @@ import traitlets
 
 from workbook.messages import InvalidValue, Stopped, reporting
 from workbook.rollouts import token_biography
-from workbook.views.live import HERE, PageWidget, show
+from workbook.views.live import HERE, PageWidget, display_widget
 from workbook.views.style import (
     apply_theme,
     figure_number,
@@ -28,7 +28,7 @@ from workbook.views.style import (
     picture,
     prefix_title,
     printable,
-    require,
+    require_columns,
     visible,
 )
 from workbook.views.token_look import (
@@ -36,12 +36,12 @@ from workbook.views.token_look import (
     PALETTE,
     PLACES,
     UNITS,
-    Scale,
+    ColorScale,
     is_number,
     legend_words,
     named,
-    prepare,
     scale_of,
+    to_drawable,
     wire,
 )
 from workbook.views.tokens import biography_table, describe_token, explanation_details, token_strip
@@ -133,14 +133,14 @@ class TokenHeatmap(PageWidget):
         self._asked, self._worker, self._lock = None, None, threading.Lock()
         self._first_step = self._shown_step = step if step is not None else max(steps, default=-1)
         column = printable(column or ("advantage" if self.run is None else "dlogp"))
-        self.table = prepare(table if self.run is None else self.run.tokens(self._shown_step))
-        require(self.table, () if column == MOVES else (column,), "TokenHeatmap")
+        self.table = to_drawable(table if self.run is None else self.run.tokens(self._shown_step))
+        require_columns(self.table, () if column == MOVES else (column,), "TokenHeatmap")
         # colours of one scale at all steps, so that they can be compared
         self._ends = [
-            prepare(self.run.tokens(one)) for one in dict.fromkeys((*steps[:1], *steps[-1:]))
+            to_drawable(self.run.tokens(one)) for one in dict.fromkeys((*steps[:1], *steps[-1:]))
         ]
         if isinstance(compare, str):
-            require(self.table, (compare,), "compare=")
+            require_columns(self.table, (compare,), "compare=")
         beside = (
             ""
             if compare is None
@@ -211,7 +211,7 @@ class TokenHeatmap(PageWidget):
         if not self._number:
             self._number = figure_number(self.title)
             self.title = self._number + self.title
-        show(self, self)
+        display_widget(self, self)
 
     # -- what the page is sent
     # -----------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class TokenHeatmap(PageWidget):
                 "center": 0,
                 "side": 0,
                 "unit": UNITS[MOVES],
-                "meaning": legend_words(MOVES, Scale(1.0)),
+                "meaning": legend_words(MOVES, ColorScale(1.0)),
             }
             sent["columns"].append(named(MOVES) | look)
         numbers = [
@@ -237,7 +237,7 @@ class TokenHeatmap(PageWidget):
         other = {}
         try:
             if self.compare.startswith("step "):
-                table = prepare(self.run.tokens(int(self.compare.removeprefix("step "))))
+                table = to_drawable(self.run.tokens(int(self.compare.removeprefix("step "))))
                 same = table["prompt"].isin(self.rows["prompt"])
                 group = table.loc[same if same.any() else table.index, "group"].iloc[0]
                 note = f"other rollouts, of {'the same' if same.any() else 'another'} prompt"
@@ -290,7 +290,7 @@ class TokenHeatmap(PageWidget):
             return
         pinned = self.rows.iloc[self.pinned] if self.pinned >= 0 else None
         try:
-            self.table = prepare(self.run.tokens(self.step))
+            self.table = to_drawable(self.run.tokens(self.step))
         except UNREADABLE as error:
             self.message = printable(f"Step {self.step} can't be shown: {error}")
             self.step = self._shown_step

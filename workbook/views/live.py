@@ -94,7 +94,7 @@ class PageWidget(anywidget.AnyWidget):
         super().__init__(shared=shared(), **traits)
 
     def _ipython_display_(self, **_) -> None:
-        show(self, self)
+        display_widget(self, self)
 
 
 def rows(table: pd.DataFrame) -> list[dict]:
@@ -201,7 +201,7 @@ class LiveChart(PageWidget):
         return picture({**self.spec, "datasets": self.data})
 
 
-def show(widget, chart: PageWidget, handle: DisplayHandle | None = None) -> DisplayHandle:
+def display_widget(widget, chart: PageWidget, handle: DisplayHandle | None = None) -> DisplayHandle:
     """Display `widget` with the picture of the chart inside it as its fallback, and return the
     display's handle.
 

@@ -29,7 +29,7 @@ from workbook.messages import Stopped, pace, reporting, show_partial
 from workbook.policies.models import private_copy
 from workbook.views.charts import curve_chart
 from workbook.views.explorer import Shell, Snippet, call_code, control_grid, value_of
-from workbook.views.live import LiveChart, show
+from workbook.views.live import LiveChart, display_widget
 from workbook.views.style import notice, typeset
 
 NOW = "this policy, now"
@@ -125,9 +125,9 @@ class LiveStudy(Shell):
         """Put it on the page; one that runs is waited for, and its picture is of what it has
         computed.
         """
-        runs, handle = self.running, show(self.box, self.chart)
+        runs, handle = self.running, display_widget(self.box, self.chart)
         if runs:
-            show(self.box, self.wait().chart, handle)
+            display_widget(self.box, self.wait().chart, handle)
 
     _ipython_display_ = display
 

@@ -4,7 +4,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.views.figures import rule
-from workbook.views.style import finish, require
+from workbook.views.style import finish, require_columns
 
 # what is always there in violets, training in browns, generation in greens
 COLOURS = {
@@ -67,7 +67,7 @@ def memory_bars(
 
     measured: a peak in MiB, drawn as a black line.  limit: a card's memory in MiB, drawn dashed.
     """
-    require(table, ("case", "part", "mib"), "memory_bars")
+    require_columns(table, ("case", "part", "mib"), "memory_bars")
     colours = {part: colour for part, colour in COLOURS.items() if part in set(table["part"])}
     largest = max(table.groupby("case")["mib"].sum().max(), measured or 0, limit or 0)
     unit, per = ("GiB", 1024) if largest > 8192 else ("MiB", 1)

@@ -84,7 +84,7 @@ def diverging(m: float) -> alt.Scale:
     return alt.Scale(scheme="blueorange", reverse=True, domain=[-m, m], domainMid=0, clamp=True)
 
 
-def require(frame, columns, chart: str) -> None:
+def require_columns(frame, columns, chart: str) -> None:
     """Raise a ValueError naming the columns that `frame` lacks."""
     missing = [column for column in columns if column not in frame]
     if missing:

@@ -15,7 +15,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.views.style import SERIES, limit, printable, printable_table, require, visible
+from workbook.views.style import SERIES, limit, printable, printable_table, require_columns, visible
 
 # where a token stands: no colour
 PLACES = ("group", "rollout", "position", "token", "token_id", "step", "prompt")
@@ -79,7 +79,7 @@ def ramp(colors: tuple[str, ...]) -> list[str]:
     return ["#" + "".join(f"{int(x + 0.5):02x}" for x in row) for row in channels]
 
 
-def contrast(one: str, other: str) -> float:
+def contrast_ratio(one: str, other: str) -> float:
     """Contrast of two colours, 1 to 21 (WCAG 2: relative luminances, 0.05 added to both)."""
 
     def luminance(color: str) -> float:
@@ -95,7 +95,7 @@ def ink(fill: str) -> str:
     """Black or white, whichever can be read on a colour: at least 4.58 to 1, since the two
     contrasts multiply to 21.
     """
-    return max(("#000000", "#ffffff"), key=lambda color: contrast(color, fill))
+    return max(("#000000", "#ffffff"), key=lambda color: contrast_ratio(color, fill))
 
 
 RAMPS = {"diverging": ramp(BLUEORANGE), "sequential": ramp(TEALS), "categories": list(SERIES)}
@@ -105,7 +105,7 @@ PALETTE = {
 
 
 @dataclass(frozen=True)
-class Scale:
+class ColorScale:
     """Colours of a column of numbers.
 
     side 0: diverging, from center - limit to center + limit.  side +1 or -1: sequential, from 0 to
@@ -163,7 +163,7 @@ class Scale:
         return number(value, signed=not self.side and not self.center)
 
 
-def legend_words(name: str, scale: Scale) -> str:
+def legend_words(name: str, scale: ColorScale) -> str:
     """What the colours of a column of numbers mean."""
     meanings = WORDS.get(name, ())[1:]
     if scale.side:
@@ -174,7 +174,7 @@ def legend_words(name: str, scale: Scale) -> str:
     return f"blue (+): {up}; orange (−): {down}"
 
 
-def scale_of(name: str, *columns: pd.Series) -> Scale:
+def scale_of(name: str, *columns: pd.Series) -> ColorScale:
     """One scale for a column of several tables; one-sided where no value is of the other sign, and
     the name says so.
     """
@@ -183,7 +183,7 @@ def scale_of(name: str, *columns: pd.Series) -> Scale:
     low = np.nanmin([0.0, *(column.min() for column in columns)])
     high = np.nanmax([0.0, *(column.max() for column in columns)])
     signed = name in CENTERS or bool(SIGNED & set(re.split(r"[^a-z]+", name.lower())))
-    return Scale(
+    return ColorScale(
         most, center, 0 if signed or low < 0 < high or low == high else 1 if high > 0 else -1
     )
 
@@ -200,13 +200,13 @@ def is_number(column: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
-def prepare(table: pd.DataFrame) -> pd.DataFrame:
+def to_drawable(table: pd.DataFrame) -> pd.DataFrame:
     """A token table that can be drawn; with what a step moved, `dlogp`, if it holds both ends.
 
     Raises ValueError for missing columns, no rows, and rows without a group and a position that are
     whole numbers.
     """
-    require(table, ("group", "rollout", "position", "token"), "TokenHeatmap")
+    require_columns(table, ("group", "rollout", "position", "token"), "TokenHeatmap")
     if not len(table):
         raise ValueError("TokenHeatmap needs a token to show; the table has no rows.")
     for name in ("group", "position"):

@@ -17,7 +17,7 @@ from workbook.views.style import (
     describe_rows,
     finish,
     printable_table,
-    require,
+    require_columns,
     titled,
     tooltips,
     visible,
@@ -27,7 +27,7 @@ from workbook.views.token_look import (
     MEANINGS,
     PALETTE,
     WORDS,
-    Scale,
+    ColorScale,
     are_words,
     asked,
     is_number,
@@ -51,7 +51,7 @@ def token_strip(
     column: str = "advantage",
     group: int | None = None,
     width: int = WIDTH,
-    scale: Scale | None = None,
+    scale: ColorScale | None = None,
 ) -> alt.LayerChart:
     """Rollouts of one group as text, one cell a token, coloured by `column`; lines are broken at
     `width` pixels.
@@ -63,7 +63,7 @@ def token_strip(
     token's gradient away, the other corner has a mark.
     scale: the colours of another chart, to compare with it.
     """
-    require(table, ("group", "rollout", "position", "token", column), "token_strip")
+    require_columns(table, ("group", "rollout", "position", "token", column), "token_strip")
     table = printable_table(table)
     group = table["group"].iloc[0] if group is None else group
     if group not in set(table["group"]):
@@ -96,7 +96,7 @@ def token_strip(
     )
 
 
-def _legend(values: pd.Series, scale: Scale | None) -> list[str]:
+def _legend(values: pd.Series, scale: ColorScale | None) -> list[str]:
     """Words for the colours, and for values beyond their ends."""
     if scale is None:
         return ["one cell a token"]
@@ -115,7 +115,7 @@ def _legend(values: pd.Series, scale: Scale | None) -> list[str]:
 
 
 def _looks(
-    rows: pd.DataFrame, column: str, everywhere: pd.Series, scale: Scale | None
+    rows: pd.DataFrame, column: str, everywhere: pd.Series, scale: ColorScale | None
 ) -> pd.DataFrame:
     """Value, its text, sign, ink and mark of each token; of a category, the number of its level in
     the whole table.
@@ -143,7 +143,9 @@ def _looks(
     return pd.DataFrame(looks, index=rows.index)
 
 
-def _layers(cells: pd.DataFrame, column: str, scale: Scale | None, width: int) -> alt.LayerChart:
+def _layers(
+    cells: pd.DataFrame, column: str, scale: ColorScale | None, width: int
+) -> alt.LayerChart:
     """Cells, their texts, signs and marks, and the name of each rollout above its lines."""
     cells = cells.assign(middle=(cells["left"] + cells["right"]) / 2)
     x = alt.X("left:Q", axis=None).scale(domain=[0, width], nice=False)

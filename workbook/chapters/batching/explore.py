@@ -24,7 +24,7 @@ from workbook.views.explorer import Explorer, browse, log_slider, menu, power_sl
 from workbook.views.figures import forest, panels, series
 from workbook.views.live_study import LiveStudy
 from workbook.views.measured import measured_table
-from workbook.views.style import SERIES, describe_rows, require, titled
+from workbook.views.style import SERIES, describe_rows, require_columns, titled
 
 OTHERS = [name for strategy, name in NAMES.items() if strategy != "shuffled"]
 WALKS = ["SGD", "SGD, norm clipped", "SGD, momentum", "AdamW", "AdamW, no momentum"]
@@ -49,7 +49,9 @@ def mechanism_chart(table: pd.DataFrame, subtitle: str) -> alt.HConcatChart:
 
     table: columns measure, strategy (of STRATEGIES), tokens (all or shared), mean, low, high.
     """
-    require(table, ("measure", "strategy", "tokens", "mean", "low", "high"), "mechanism_chart")
+    require_columns(
+        table, ("measure", "strategy", "tokens", "mean", "low", "high"), "mechanism_chart"
+    )
     rows = table.assign(name=table["strategy"].map(NAMES), tokens=table["tokens"] + " tokens")
     look = {
         "names": ["all tokens", "shared tokens"],
@@ -95,7 +97,9 @@ def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart
         (same, "the same mini-batches, in reverse"),
         (other, "other mini-batches"),
     ):
-        require(table, ("optimizer", "factor", "distance", "slope", "label"), "endpoints_chart")
+        require_columns(
+            table, ("optimizer", "factor", "distance", "slope", "label"), "endpoints_chart"
+        )
         last = (
             alt.Chart(table).transform_filter("isValid(datum.label)").mark_text(align="left", dx=8)
         )

@@ -12,7 +12,7 @@ from workbook.views import figures
 from workbook.views.charts import curve_chart
 from workbook.views.live_study import NOW
 from workbook.views.measured import measured_table
-from workbook.views.style import ACCENT, describe_rows, require, titled
+from workbook.views.style import ACCENT, describe_rows, require_columns, titled
 
 TOKENS = ("same token", "different tokens")
 PLACES = {
@@ -85,7 +85,7 @@ def confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
     """Mean |K| over bins of both probabilities, for the same and for different tokens; of
     `compute_couplings`.
     """
-    require(
+    require_columns(
         table, ["token", "low_i", "high_i", "low_j", "high_j", "size", "label"], "confidence_chart"
     )
     unit = alt.Scale(domain=[0, 1], nice=False)
@@ -179,7 +179,7 @@ def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> al
     }
     panels = []
     for name, table in tables.items():
-        require(table, ["series", "kind", "mean", "low", "high"], "mass_chart")
+        require_columns(table, ["series", "kind", "mean", "low", "high"], "mass_chart")
         x = (
             alt.X("mean:Q", title=None)
             .scale(domain=DOMAINS[name], clamp=True)
@@ -280,7 +280,7 @@ def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
 
 def agreement_by_movement_chart(table: pd.DataFrame, paper: float = 0.7) -> alt.LayerChart:
     """Points of `agreement_by_movement`, from tokens that hardly move to those that move most."""
-    require(
+    require_columns(
         table, ["size", "mean", "low", "high", "tokens", "unsure"], "agreement_by_movement_chart"
     )
     x = alt.X("size:Q", title="how far a token moves, |dlogp| (nats, log scale)").scale(type="log")

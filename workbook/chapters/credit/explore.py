@@ -18,7 +18,15 @@ from workbook.views.explorer import Explorer, browse, log_slider, menu, power_sl
 from workbook.views.figures import bars, forest
 from workbook.views.live_study import NOW, LiveStudy, live_tables
 from workbook.views.measured import measured_table
-from workbook.views.style import NEUTRAL, SERIES, describe_rows, finish, require, titled, visible
+from workbook.views.style import (
+    NEUTRAL,
+    SERIES,
+    describe_rows,
+    finish,
+    require_columns,
+    titled,
+    visible,
+)
 
 MOVEMENT = "mean change of log-probability (nats)"
 
@@ -29,7 +37,7 @@ def shares_chart(
     """Shares of a step's movement by category, a bar for each estimator; columns category, `by`,
     mean, low, high.
     """
-    require(table, ("category", by, "mean", "low", "high"), "shares_chart")
+    require_columns(table, ("category", by, "mean", "low", "high"), "shares_chart")
     share = alt.Y("mean:Q", title="share of the movement").scale(domainMin=0)
     look = {"shown": ["estimator"] if by != "estimator" else [], "names": names}
     return titled(
@@ -46,7 +54,7 @@ def value_path(table: pd.DataFrame) -> alt.LayerChart:
 
     The line is the exact value, else the sampled one; dots are sampled, with two standard errors.
     """
-    require(table, ("position", "token", "value", "value_se"), "value_path")
+    require_columns(table, ("position", "token", "value", "value_se"), "value_path")
     rows = table.sort_values("position").assign(
         label=table["position"].astype(str) + "|" + table["token"].map(visible),
         low=lambda rows: (rows["value"] - 2 * rows["value_se"]).clip(lower=0),
@@ -87,7 +95,7 @@ def movement_by_class(summary: pd.DataFrame) -> alt.LayerChart:
     """Movement of each class of token, one line per class: columns kind, mean, low, high (nats),
     maybe training.
     """
-    require(summary, ("kind", "mean", "low", "high"), "movement_by_class")
+    require_columns(summary, ("kind", "mean", "low", "high"), "movement_by_class")
     x = alt.X("mean:Q", title=MOVEMENT).scale(padding=36)
     several = (
         {"by": "training", "height": alt.Step(24)}

@@ -26,7 +26,7 @@ from workbook.views.style import (
     SERIES,
     describe_rows,
     finish,
-    require,
+    require_columns,
     titled,
     tooltips,
 )
@@ -171,7 +171,7 @@ def normalizer_chart(table: pd.DataFrame) -> alt.LayerChart:
 def _residuals(
     table: pd.DataFrame, row: str, by: str, title: str, subtitle: str, **look
 ) -> alt.LayerChart:
-    require(table, (row, by, *INTERVAL), "a chart of residuals")
+    require_columns(table, (row, by, *INTERVAL), "a chart of residuals")
     x = alt.X("mean:Q", title=RESIDUAL).scale(domainMin=0)
     numbers = describe_rows(table, row, by, form=".3f", interval=True)
     return titled(forest(table, row, x, by=by, zero=True, **look), title, subtitle, numbers)

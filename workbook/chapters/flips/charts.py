@@ -15,7 +15,7 @@ from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.views.charts import curve_chart
 from workbook.views.live_study import NOW
 from workbook.views.measured import measured_table
-from workbook.views.style import NEGATIVE, POSITIVE, describe_rows, require, titled
+from workbook.views.style import NEGATIVE, POSITIVE, describe_rows, require_columns, titled
 
 PAPER = (256, 1024, "a large batch: our guess of the paper's")
 PROMPTS = "prompts that push in the step"
@@ -131,7 +131,7 @@ def flips_chart(table: pd.DataFrame) -> alt.FacetChart:
     """Stacked shares, a row a model and a panel a column; table of `compute_flips`, with the policy
     in hand or not.
     """
-    require(table, ("model", "column", "change", "share"), "a chart of shares")
+    require_columns(table, ("model", "column", "change", "share"), "a chart of shares")
     order = list(CHANGE_COLORS)
     color = alt.Color("change:N", title=None, sort=order).scale(
         domain=order, range=list(CHANGE_COLORS.values())

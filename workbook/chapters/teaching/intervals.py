@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.views.figures import forest, series
-from workbook.views.style import describe_rows, require, titled
+from workbook.views.style import describe_rows, require_columns, titled
 
 
 def units_needed_chart(table: pd.DataFrame) -> alt.LayerChart:
@@ -15,7 +15,7 @@ def units_needed_chart(table: pd.DataFrame) -> alt.LayerChart:
 
     table: of `workbook.book.undecided`; a row each: claim, units, units needed.
     """
-    require(table, ["claim", "units", "units needed"], "units_needed_chart")
+    require_columns(table, ["claim", "units", "units needed"], "units_needed_chart")
     rows = table.sort_values("units needed", ascending=False)
     rows = rows.assign(mean=rows["units needed"], low=rows["units"], high=rows["units needed"])
     x = alt.X("mean:Q", title="units (policy x seed), logarithmic").scale(type="log", nice=True)
@@ -35,7 +35,7 @@ def coverage_chart(table: pd.DataFrame) -> alt.LayerChart:
     table: teaching/coverage; units, skewness and coverage of the simulated curve, and of the
     ledger's rows, whose number stands in `rows`.
     """
-    require(table, ["units", "rows", "skewness", "coverage"], "coverage_chart")
+    require_columns(table, ["units", "rows", "skewness", "coverage"], "coverage_chart")
     curve, placed = table[table["rows"].isna()], table.dropna(subset="rows")
     lines = curve[curve["units"].isin(placed["units"])].assign(
         name=lambda table: table["units"].map("{} units".format)
