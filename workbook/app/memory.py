@@ -112,7 +112,7 @@ def memory_forecast(
     # on a CPU the head takes prompts, too
     scored = microbatch * (completion_length if device == "cuda" else length)
     tile = min(HEAD_ROWS, scored) * min(HEAD_COLUMNS, text.vocab_size) * size
-    kv = 2 * text.num_hidden_layers * widths(text)[3] * size
+    kv = 2 * text.num_hidden_layers * widths(text).cache * size
     # a layer's MLP over every prompt at once: gate, up and their product, with an adapter's output
     # and its sum
     prefill = (3 + (2 if lora else 0)) * text.intermediate_size + 3 * text.hidden_size

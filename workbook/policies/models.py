@@ -1,8 +1,12 @@
-"""What is done with a model, whichever it is: where it is computed, and copies of it that may be
-changed.
+"""Models, whichever they are: copies to change, devices and dtypes, a trial, and memory.
 
 A probe steps a copy and never the policy that it is given. So there is nothing to put back, and an
-interrupt, another thread or an error in the middle of a step leaves the policy as it was.
+interrupt, another thread or an error in the middle of a step leaves the policy as it was. A copy of
+a quantized model with LoRA costs its adapters, since frozen weights are shared (`private_copy`).
+
+Whether padding changes a model, and whether it looks ahead, is found by a trial on a few tokens
+(`padding_error`), not from a list of names. What a pass will hold is counted from the config
+(`row_bytes`), so that rows are chosen before memory runs out.
 
 On CPUs with AVX512 bitsandbytes 0.50 reads another block's maximum wherever a layer's input width
 is a multiple of 16 but no whole number of its blocks of 64 weights. Such models are refused.
@@ -15,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import torch
@@ -24,16 +29,21 @@ from torch import Tensor, nn
 from workbook.messages import InvalidValue
 
 MIB = 2**20
-TRIAL = 6  # tokens of a model's trial
-BLOCK = 64  # weights that share an absolute maximum in 4 bits
+# tokens of a model's trial
+_TRIAL = 6
+# weights that share an absolute maximum in 4 bits
+_NF4_BLOCK = 64
+
+
+# -- copies, modes, seeds
 
 
 def private_copy(policy, weights: bool = True):
-    """A policy of one's own to step: it has copies of the trained weights and of the buffers, and
-    is in eval mode.
+    """A copy of a policy to step, in eval mode.
 
-    Frozen (and quantized) weights are shared. Memory: one copy of what is trained, of a policy with
-    LoRA its adapters.
+    It has trained weights and buffers of its own; frozen (and quantized) weights are shared.
+    Memory: one copy of what is trained, of a policy with LoRA its adapters.
+
     weights: False shares the trained ones, too, so that only modules, hooks and configs are its
     own.
     """
@@ -41,19 +51,24 @@ def private_copy(policy, weights: bool = True):
 
 
 def _own_modules(model: nn.Module, weights: bool = False) -> nn.Module:
+    """A copy of a model's modules around its very weights; `weights` copies the trained ones."""
+    # deepcopy takes from this memo what it would copy otherwise
     shared = {}
-    for p in model.parameters():
-        if not (p.requires_grad and weights):
-            shared[id(p)] = p
-            # of bitsandbytes, which its layer holds, too
-            if (state := getattr(p, "quant_state", None)) is not None:
-                shared[id(state)] = state
+    for parameter in model.parameters():
+        if parameter.requires_grad and weights:
+            continue
+        shared[id(parameter)] = parameter
+        # a quantized weight of bitsandbytes has a state, which its layer holds, too
+        state = getattr(parameter, "quant_state", None)
+        if state is not None:
+            shared[id(state)] = state
     return copy.deepcopy(model, shared)
 
 
 def recomputing(model: nn.Module) -> nn.Module:
-    """The model with its very weights, whose layers, in any mode, are computed again for a backward
-    pass.
+    """The model with its very weights, whose layers are computed again in a backward pass.
+
+    As gradient checkpointing does, here in eval mode, too.
     """
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer
@@ -68,9 +83,7 @@ def recomputing(model: nn.Module) -> nn.Module:
 
 
 def reading(policy):
-    """The policy for passes in eval mode: itself, or where it is in another mode a view of it with
-    the same weights.
-    """
+    """The policy for passes in eval mode: itself, or a view with the same weights if it trains."""
     training = any(module.training for module in policy.model.modules())
     return private_copy(policy, weights=False) if training else policy
 
@@ -90,35 +103,38 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators inside the block (the CPU's and the device's); afterwards they are as
-    they were.
+    """Seed torch's generators inside the block, the CPU's and the device's.
+
+    Afterwards they are as they were.
     """
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield
 
 
 def varies_with_length(module: nn.Module) -> bool:
-    """Return whether a module is a rotary embedding whose frequencies transformers changes during a
-    forward pass.
-    """
+    """Whether a module is a rotary embedding whose frequencies change with a pass's length."""
     kinds = vars(module).get("rope_type")
+    # a model with several kinds of layers has a dict of them
     kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
     return any("dynamic" in kind or kind == "longrope" for kind in kinds if isinstance(kind, str))
 
 
 def check_length(model: nn.Module, lengths: Int[Tensor, " B"]) -> None:
-    """Raise ValueError for sequences so long that a rotary embedding changes its frequencies during
-    a pass.
+    """Raise ValueError for sequences so long that a rotary embedding changes its frequencies.
+
+    lengths: tokens of each sequence.
     """
     for module in filter(varies_with_length, model.modules()):
-        kinds = module.config.rope_parameters
-        kinds = [kinds] if "rope_type" in kinds else kinds.values()
+        parameters = module.config.rope_parameters
+        kinds = [parameters] if "rope_type" in parameters else parameters.values()
         most = min(
             kind.get("original_max_position_embeddings") or module.original_max_seq_len
             for kind in kinds
         )
-        if (length := int(lengths.max())) > most:
+        length = int(lengths.max())
+        if length > most:
             raise ValueError(
                 f"{type(model).__name__} changes its rotary embedding beyond {most} tokens, so that"
                 " a token's logits depend on the longest sequence of its batch: keep prompt and"
@@ -126,14 +142,16 @@ def check_length(model: nn.Module, lengths: Int[Tensor, " B"]) -> None:
             )
 
 
-# -- where it is computed
-# ---------------------------------------------------------------------------------------------
+# -- device and dtype
 
 
 def choose_device() -> torch.device:
     """The best device at hand: cuda, else mps, else cpu."""
-    mps = torch.backends.mps.is_available()
-    return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
 
 
 def choose_dtype(
@@ -141,8 +159,8 @@ def choose_dtype(
 ) -> tuple[torch.dtype, str]:
     """The dtype for a model's weights on a device, and the reason in a sentence.
 
-    capability is CUDA's compute capability (major, minor); frozen says that the weights are not
-    trained themselves (inference, 4-bit, or a base under LoRA).
+    capability: CUDA's compute capability (major, minor).
+    frozen: whether the weights are not trained themselves (inference, 4-bit, a base under LoRA).
 
     >>> choose_dtype("cuda", (7, 5))[0], choose_dtype("cuda", (8, 0))[0], choose_dtype("cpu")[0]
     (torch.float16, torch.bfloat16, torch.float32)
@@ -175,11 +193,13 @@ def choose_dtype(
 
 
 def as_device(device, quantization: str | None = None) -> torch.device:
-    """The device that is meant, None for the best at hand; ValueError if it is not here, or not for
-    a quantization.
+    """The device that is meant, None for the best at hand.
+
+    Raises ValueError if it is not available, or not for a quantization.
     """
     if device is None:
         device = choose_device()
+        # bitsandbytes has no kernels for mps
         if quantization and device.type not in ("cpu", "cuda"):
             device = torch.device("cpu")
     try:
@@ -198,8 +218,9 @@ def as_device(device, quantization: str | None = None) -> torch.device:
 
 
 def as_dtype(dtype, device: torch.device, frozen: bool) -> tuple[torch.dtype, str]:
-    """The dtype that is meant, "auto" for the device's, with the reason; ValueError for one that no
-    model has.
+    """The dtype that is meant, "auto" for the device's, and the reason.
+
+    Raises ValueError for one that no model has.
     """
     if dtype == "auto":
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
@@ -211,40 +232,40 @@ def as_dtype(dtype, device: torch.device, frozen: bool) -> tuple[torch.dtype, st
 
 
 # -- 4-bit weights on a CPU
-# --------------------------------------------------------------------------------------------
 
 
 def prepare_for_cpu(model: nn.Module) -> nn.Module:
     """Forbid the repacked layout, in which LoRA layers get no gradient and raise no error.
 
     Raises ValueError for a model on a CPU with a 4-bit layer whose input width is no multiple of
-    BLOCK.
+    64.
     """
     import bitsandbytes
 
     for name, layer in model.named_modules():
-        if isinstance(layer, bitsandbytes.nn.Linear4bit):
-            layer.support_avx512bf16_for_cpu = False
-            if layer.weight.device.type == "cpu" and layer.in_features % BLOCK:
-                raise ValueError(
-                    "4-bit weights on a CPU need layers whose input width is a multiple of"
-                    f" {BLOCK}, but {name} has "
-                    f'{layer.in_features}: use device="cuda", or no quantization.'
-                )
+        if not isinstance(layer, bitsandbytes.nn.Linear4bit):
+            continue
+        layer.support_avx512bf16_for_cpu = False
+        if layer.weight.device.type == "cpu" and layer.in_features % _NF4_BLOCK:
+            raise ValueError(
+                "4-bit weights on a CPU need layers whose input width is a multiple of"
+                f" {_NF4_BLOCK}, but {name} has "
+                f'{layer.in_features}: use device="cuda", or no quantization.'
+            )
     return model
 
 
 # -- a trial on a few tokens
-# -------------------------------------------------------------------------------------------
 
 
 def padding_error(model: nn.Module, positions: bool = True) -> float:
-    """Error of a model's logits under left padding, in tolerances of rounding: more than 1 if
-    padding changes it.
+    """Error of a model's logits under left padding, in tolerances of rounding.
 
-    RWKV and decoders of BART ignore padding, and eager attention in float64 yields NaN behind it.
-    positions: whether the model is told them; GPT-2 counts padding otherwise. Found by a trial on a
-    few tokens, once for each model.
+    More than 1 if padding changes the logits: RWKV and decoders of BART ignore the mask, and eager
+    attention in float64 yields NaN behind padding. Found by a trial on a few tokens, once for each
+    model.
+
+    positions: whether the model is told the positions of tokens; GPT-2 counts padding otherwise.
 
     Raises ValueError for a model in which a token's logits depend on later tokens, and for one
     whose forward pass writes into its frozen quantized weights; what the model itself raises for a
@@ -254,42 +275,52 @@ def padding_error(model: nn.Module, positions: bool = True) -> float:
     known = vars(model).setdefault("_padding_errors", {})
     if positions in known:
         return known[positions]
+
+    # three sequences: the first tokens alone, with tokens behind them, and with padding before them
     vocabulary = model.config.get_text_config().vocab_size
-    ids = (11 + torch.arange(TRIAL, device=model.device)) % vocabulary
-    short, padding = TRIAL - 2, ids.new_zeros(2)
-    packed = [(p, p._version) for p in model.parameters() if not p.is_floating_point()]
+    longer = (11 + torch.arange(_TRIAL, device=model.device)) % vocabulary
+    shorter = longer[:-2]
+    padded = torch.cat([longer.new_zeros(2), shorter])
+    mask = torch.ones(2, _TRIAL, dtype=torch.long, device=longer.device)
+    mask[1, :2] = 0
+
+    quantized = [(p, p._version) for p in model.parameters() if not p.is_floating_point()]
     with torch.no_grad(), evaluating(model):
-        alone = _logits(model, ids[None, :short], torch.ones_like(ids[None, :short]), positions)[0]
-        mask = torch.ones(2, TRIAL, dtype=torch.long, device=ids.device)
-        mask[1, :2] = 0
-        both = _logits(
-            model, torch.stack([ids, torch.cat([padding, ids[:short]])]), mask, positions
-        )
+        alone = _logits(model, shorter[None], torch.ones_like(shorter[None]), positions)[0]
+        both = _logits(model, torch.stack([longer, padded]), mask, positions)
+    followed, behind_padding = both[0, :-2], both[1, 2:]
+
+    # a tensor's version counts the writes into it
     now = {id(p) for p in model.parameters()}
-    if any(id(p) not in now or p._version != version for p, version in packed):
+    if any(id(p) not in now or p._version != version for p, version in quantized):
         raise ValueError(f"{type(model).__name__} changes its quantized weights in a forward pass.")
+
     tolerance = 1e-3 if alone.dtype in (torch.float32, torch.float64) else 5e-2
     tolerance *= float(alone.max() - alone.min())
-    if (both[0, :short] - alone).abs().max() > tolerance:
+    if (followed - alone).abs().max() > tolerance:
         kind = type(model).__name__
         raise ValueError(
             f"{kind} is no causal language model: its logits for a token depend on later tokens."
         )
-    known[positions] = float((both[1, 2:] - alone).abs().max()) / tolerance
+    known[positions] = float((behind_padding - alone).abs().max()) / tolerance
     return known[positions]
 
 
 def _logits(
     model: nn.Module, ids: Int[Tensor, "B L"], mask: Int[Tensor, "B L"], positions: bool
 ) -> Float[Tensor, "B L V"]:
-    given = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)} if positions else {}
-    return model(input_ids=ids, attention_mask=mask, use_cache=False, **given).logits
+    """Logits of a pass, with positions of real tokens or without."""
+    options = {}
+    if positions:
+        options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+    return model(input_ids=ids, attention_mask=mask, use_cache=False, **options).logits
+
+
+# -- memory that is free and used
 
 
 def free_mib(device: str | torch.device) -> float:
-    """Memory that is free for a run on a device now, in MiB: a GPU's own, or the system's where it
-    has none.
-    """
+    """Memory that is free for a run now, in MiB: a GPU's own, else the system's."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0] / MIB
     return psutil.virtual_memory().available / MIB
@@ -303,62 +334,78 @@ def used_mib(device: str | torch.device) -> float:
 
 
 def peak_used_mib(device: str | torch.device) -> float:
-    """The most this process has held so far, in MiB; on a CPU without that record (none but Linux
-    has it), used_mib.
+    """The most this process has held so far, in MiB.
+
+    Of a CPU Linux alone has a record; elsewhere it is `used_mib`.
     """
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_allocated(device) / MIB
     status = Path("/proc/self/status")
-    peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    return int(peak[1]) / 1024 if peak else used_mib(device)
+    if status.exists():
+        peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        if peak:
+            return int(peak[1]) / 1024
+    return used_mib(device)
 
 
 def free_bytes(device: torch.device) -> float:
     """Bytes that a pass could take on a device."""
     if device.type != "cuda":
         return psutil.virtual_memory().available
+    # torch keeps what it has freed for its next tensors
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + unused
 
 
 # -- what a pass holds beside the weights
-# ------------------------------------------------------------------------------
 
 
 def row_bytes(
     kind: str, length: int, words: int, config, dtype: torch.dtype, lora: int | None = None
 ) -> float:
-    """Bytes that one row of a pass holds beside the weights. With D, A, I as in `kept_per_token`
-    and V words:
+    """Bytes that one row of a pass holds beside the weights.
 
-        scoring       4 D + 3 I of a layer a token, and the logits V of each word (states: V twice, as they are kept)
-        gradient      what backward keeps of all layers; of V the log-softmax and two gradients, in float32 at least
-        recomputed    the same, of the layers each one's input and one layer's rest
-        along         scoring with a tangent beside each number, four times V, attention's scores and softmax in full
-        sampling      the key-value cache of all layers, four copies of the next word's logits
+    With D the model's width, I that of its MLP and V the size of the vocabulary:
 
-    words: of the tokens those whose logits are computed.  lora: rank of the adapters; None: all
-    weights are trained.
+        scoring       4 D + 3 I of one layer per token; logits V of each word
+        states        the same; logits of each word twice, as they are kept
+        gradient      what backward keeps of all layers (`kept_per_token`); of each word the
+                      log-softmax and two gradients, V each, in float32 at least
+        recomputed    the same; of the layers each one's input and one layer's rest
+        along         scoring with a tangent beside each number; four times V of each word;
+                      attention's scores and softmax in full
+        sampling      the key-value cache of all layers; four copies of the next word's logits
+
+    Eager attention holds its scores and their softmax besides.
+
+    kind: one of these.
+    length: tokens of the row.
+    words: of these tokens those whose logits are computed.
+    lora: rank of the adapters; None: all weights are trained.
     """
-    text, size = config.get_text_config(), dtype.itemsize
-    layers, width, _, cache, inner = widths(text)
-    scores = getattr(text, "num_attention_heads", 1) * length**2 * size
-    eager = scores * (2 if getattr(text, "_attn_implementation", None) == "eager" else 0)
+    text = config.get_text_config()
+    size = dtype.itemsize
+    layers, width, _, cache, mlp = widths(text)
     if kind == "sampling":
-        return 2 * layers * cache * size * length + 4 * 4 * text.vocab_size
+        keys_and_values = 2 * layers * cache * size * length
+        return keys_and_values + 4 * 4 * text.vocab_size
+
+    scores = getattr(text, "num_attention_heads", 1) * length**2 * size
+    is_eager = getattr(text, "_attn_implementation", None) == "eager"
+    eager = 2 * scores if is_eager else 0
     if kind in ("gradient", "recomputed"):
-        kept = kept_per_token(config, lora, dtype, kind == "recomputed")
-        per_word = 3 * max(4, size) + (size if size < 4 else 0)
-        return (
-            length * kept
-            + eager * (layers if kind == "gradient" else 1)
-            + words * text.vocab_size * per_word
-        )
-    plain, logits = length * (4 * width + 3 * inner) * size, words * text.vocab_size * size
+        kept = length * kept_per_token(config, lora, dtype, kind == "recomputed")
+        eager_layers = layers if kind == "gradient" else 1
+        # logits of half precision are kept beside their copies in float32
+        per_logit = 3 * max(4, size) + (size if size < 4 else 0)
+        return kept + eager * eager_layers + words * text.vocab_size * per_logit
+
+    activations = length * (4 * width + 3 * mlp) * size
+    logits = words * text.vocab_size * size
+    if kind == "along":
+        return 2 * activations + 4 * logits + 4 * scores
     copies = 2 if kind == "states" else 1
-    return (
-        2 * plain + 4 * logits + 4 * scores if kind == "along" else plain + copies * logits + eager
-    )
+    return activations + copies * logits + eager
 
 
 def kept_per_token(
@@ -372,7 +419,8 @@ def kept_per_token(
         2 D        the residual stream before each norm, in float32
         2 D        the normed stream, which the norm's own weight needs (only where that is trained)
         2 D        what enters the attention's and the MLP's linear layers
-        4 A        queries, keys and values (repeated to all heads, as a padding mask makes them), attention's output
+        4 A        queries, keys and values (repeated to all heads, as a padding mask makes them)
+                   and attention's output
         4 I        gate, activation, up, their product
         7 r        what each adapter's first matrix gives (with adapters)
 
@@ -380,23 +428,47 @@ def kept_per_token(
     its input and the one that is recomputed all of this. tests/test_memory.py counts the tensors
     themselves.
     """
-    layers, width, attention, _, inner = widths(config.get_text_config())
-    size, in_float32 = dtype.itemsize, 2 * width * 4
-    rest = (2 if lora else 4) * width + 4 * attention + 4 * inner + 7 * (lora or 0)
-    layer, head = in_float32 + rest * size, width * (4 + (1 if lora else 2) * size)
+    layers, width, attention, _, mlp = widths(config.get_text_config())
+    size = dtype.itemsize
+    # norms of a frozen base keep no normed stream
+    streams = 2 if lora else 4
+    rank = lora or 0
+    in_float32 = 2 * width * 4
+    layer = in_float32 + (streams * width + 4 * attention + 4 * mlp + 7 * rank) * size
+    head = width * (4 + (1 if lora else 2) * size)
     if gradient_checkpointing:
-        return layers * width * size + layer + head
+        inputs = layers * width * size
+        return inputs + layer + head
     return layers * layer + head
 
 
-def widths(text) -> tuple[int, int, int, int, int]:
-    """Layers, width, widths of all attention heads and of all key-value heads together, and width
-    of the MLP.
-    """
-    width, heads = text.hidden_size, getattr(text, "num_attention_heads", 1)
-    inner = getattr(text, "intermediate_size", None) or 4 * width
-    # of models whose layers differ
-    inner = max(inner) if isinstance(inner, (list, tuple)) else inner
-    head = getattr(text, "head_dim", None) or width // heads
-    cache = head * (getattr(text, "num_key_value_heads", None) or heads)
-    return getattr(text, "num_hidden_layers", 1), width, head * heads, cache, inner
+class Widths(NamedTuple):
+    """Sizes of a model, in numbers per token."""
+
+    layers: int
+    # of the residual stream
+    width: int
+    # of all attention heads together
+    attention: int
+    # of all key-value heads together
+    cache: int
+    mlp: int
+
+
+def widths(text) -> Widths:
+    """The sizes that a text config names, with the usual ones where it names none."""
+    width = text.hidden_size
+    heads = getattr(text, "num_attention_heads", 1)
+    head_width = getattr(text, "head_dim", None) or width // heads
+    key_value_heads = getattr(text, "num_key_value_heads", None) or heads
+    mlp = getattr(text, "intermediate_size", None) or 4 * width
+    # a list where layers differ
+    if isinstance(mlp, list | tuple):
+        mlp = max(mlp)
+    return Widths(
+        layers=getattr(text, "num_hidden_layers", 1),
+        width=width,
+        attention=head_width * heads,
+        cache=head_width * key_value_heads,
+        mlp=mlp,
+    )
