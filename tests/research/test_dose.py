@@ -16,8 +16,8 @@ from workbook.probes.dose import (
     flip_rates,
     matched_weights,
     permuted_signs,
-    real_step,
-    shared_tokens,
+    real_step_changes,
+    sharing_flags,
 )
 from workbook.rollouts.sample import sample_rollouts
 
@@ -117,7 +117,7 @@ def test_words_are_matched_and_shared_by_hand():
     )
     assert matched_weights(tokens).tolist() == [0.5, 0.5, 0, 1, 0]
     assert matched_weights(tokens, ["token_id", "position"]).tolist() == [1, 0, 0, 1, 0]
-    shared = {name: flags.tolist()[:3] for name, flags in shared_tokens(tokens).items()}
+    shared = {name: flags.tolist()[:3] for name, flags in sharing_flags(tokens).items()}
     assert shared["word-shared"] == shared["sign-shared"] == [True, True, False]
     assert shared["sign- and place-shared"] == shared["position-shared"] == [True, False, False]
 
@@ -144,7 +144,7 @@ def test_a_real_step_has_the_length_of_the_studies(sampled):
     policy, rollouts = sampled
     weights = torch.cat([p.detach().flatten() for p in policy.model.parameters()])
     for optimizer in ("sgd", "adamw"):
-        table = real_step(policy, rollouts, rollouts.select([0, 1, 2, 3]), optimizer)
+        table = real_step_changes(policy, rollouts, rollouts.select([0, 1, 2, 3]), optimizer)
         assert np.sqrt((table["change"] ** 2).mean()) == pytest.approx(0.1, rel=0.06)
     assert torch.equal(
         weights, torch.cat([p.detach().flatten() for p in policy.model.parameters()])

@@ -16,7 +16,7 @@ _NAMES = {  # module: what it offers
         " shared_token"
     ),
     "probes.dose": (
-        "dose_blocks dose_curve flip_rates net_curve permuted_signs real_step shift_curve"
+        "dose_blocks dose_curve flip_rates net_curve permuted_signs real_step_changes shift_curve"
     ),
     "probes.drift": "drift_report learning_tax odds_drift",
     "probes.energy": "shared_energy token_energy two_word_share",

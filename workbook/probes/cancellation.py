@@ -33,7 +33,7 @@ from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
 from workbook.probes.blocks import Blocks, block_coupling
 from workbook.probes.directions import Along
-from workbook.probes.dose import BANDS
+from workbook.probes.dose import CONFIDENCE_BANDS
 from workbook.probes.step import on_policy_pushes
 from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts
@@ -47,7 +47,7 @@ PARTS = ("same", "other", "others_same", "others_other")
 RIGHT, WRONG, LATER = "right result", "wrong result", "result after an error"
 # weighed as results are over bands of confidence and of the word's frequency
 MATCHED = "style, matched"
-IDENTITIES = {"word": [], "word and place": ["position"], "word and state": ["step", "value"]}
+WORD_IDENTITIES = {"word": [], "word and place": ["position"], "word and state": ["step", "value"]}
 ANY = "any word"  # shared or not
 ORDERS = ("sum of rows", "others first", "other sign first")
 FREQUENCIES = (3, 5, 9, 17)  # of a word among its prompt's tokens, from which on a band begins
@@ -83,15 +83,15 @@ class PushRows:
 
     @cached_property
     def codes(self) -> dict[str, Int[np.ndarray, " N"]]:
-        """Number of each token's word within its prompt, by IDENTITIES; states where the task has
+        """Number of each token's word within its prompt, by WORD_IDENTITIES; states where the task has
         results.
         """
         known = [
             name
-            for name in IDENTITIES
+            for name in WORD_IDENTITIES
             if name != "word and state" or (self.tokens["category"] == "result").any()
         ]
-        keys = {name: ["group", "token_id", *IDENTITIES[name]] for name in known}
+        keys = {name: ["group", "token_id", *WORD_IDENTITIES[name]] for name in known}
         return {name: self.tokens.groupby(by).ngroup().to_numpy() for name, by in keys.items()}
 
     @cached_property
@@ -227,7 +227,7 @@ def matched(
     """Weights that make the given tokens as many as the wanted ones in each band of confidence and
     of frequency.
     """
-    cell = len(FREQUENCIES) * np.digitize(np.exp(tokens["logp"]), BANDS) + np.digitize(
+    cell = len(FREQUENCIES) * np.digitize(np.exp(tokens["logp"]), CONFIDENCE_BANDS) + np.digitize(
         tokens["frequency"], FREQUENCIES
     )
     there, asked = (np.bincount(cell, one) for one in (given, wanted))

@@ -21,16 +21,16 @@ from torch import Tensor
 from workbook.probes.blocks import Blocks, block_coupling, coupling_by_mass
 from workbook.probes.categories import categorized
 from workbook.probes.dose import (
-    BUNDLE,
+    BUNDLE_PROMPTS,
     DOSES,
-    MEASURED,
+    MEASURED_PROMPTS,
     anchor_labels,
     dose_blocks,
     dose_curve,
     flip_rates,
     net_curve,
     permuted_signs,
-    real_step,
+    real_step_changes,
     shift_curve,
 )
 from workbook.probes.flips import EPSILONS, column_shares, token_flips
@@ -50,7 +50,7 @@ TABLES = ("rates", "net", "blocks")
 # compared
 SIZES = {
     "tiny": (12, 4, 2, 4, (2, 4)),
-    "family": (570, MEASURED, BUNDLE, 256, (16, 64, 256)),
+    "family": (570, MEASURED_PROMPTS, BUNDLE_PROMPTS, 256, (16, 64, 256)),
 }
 LANGUAGE_MODELS = {  # prompts that push, that are measured, in a bundle; tokens that push alone
     "tiny": (4, 2, 2, 2),
@@ -78,7 +78,7 @@ def dose_study(bench: Bench) -> dict[str, pd.DataFrame]:
     )
     steps = []
     for name in ONE_STEP_OPTIMIZERS:
-        rates = flip_rates(real_step(bench.policy, batch, tokens, name))
+        rates = flip_rates(real_step_changes(bench.policy, batch, tokens, name))
         steps.append(rates.assign(optimizer=name, prompts=len(pushing)))
     more = {
         "signs": permuted_signs(blocks),
