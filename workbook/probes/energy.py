@@ -47,6 +47,7 @@ def token_energy(policy, rollouts: Rollouts) -> tuple[Float[Tensor, "B T"], Floa
     softmax. Both are 0 outside the mask.
     """
     alive = rollouts.completion_mask.bool()
+    # what the output layer saw where each of the N tokens was drawn
     states = output_states(policy, rollouts)
     probs = states.logits.float().softmax(-1)  # (N, V)
     p_token = probs.gather(-1, states.tokens[:, None]).squeeze(-1)  # (N,)
@@ -59,6 +60,7 @@ def token_energy(policy, rollouts: Rollouts) -> tuple[Float[Tensor, "B T"], Floa
     others = others_in_group[:, None].expand_as(alive)[alive]
     advantages = rollouts.advantages[:, None].expand(alive.shape)[alive]
 
+    # from N tokens back to (B, T)
     energy = torch.zeros(alive.shape)
     energy[alive] = score_square * advantages.square()
     expected = torch.zeros(alive.shape)
@@ -81,6 +83,7 @@ def shared_energy(policy, rollouts: Rollouts) -> pd.DataFrame:
     table = rollouts.token_table()[["category", "entropy"]].assign(
         shared=shared[alive].numpy(), energy=energy[alive].numpy(), expected=expected[alive].numpy()
     )
+    # 0 for a token that some rollout of the group lacks
     table["shared_energy"] = table["energy"] * table["shared"]
 
     rows = []
@@ -111,6 +114,7 @@ def residual_by_energy(
     """
     index, groups = group_index(rollouts.group_ids, len(rollouts))
     energy_at = group_sum(energy * shared, index, groups).double()  # (groups, T)
+    # (groups, T), 0 where nothing pushes
     residual = cancellation_residual(weights, rollouts.advantages, rollouts.group_ids).double()
     total = energy_at.sum()
     return float((residual * energy_at).sum() / total) if total > 0 else float("nan")
@@ -138,9 +142,11 @@ def shared_gradient(
     gross = 0.0
     with torch.enable_grad(), evaluating(policy.model):
         for group in range(groups):
+            # sum_i A_i g_i, and sum_i |A_i g_i|
             group_gradient = None
             group_gross = 0.0
             for row in ((index == group) & pushing).nonzero().flatten().tolist():
+                # A_i g_i; w is taken as given, so no gradient flows through it
                 objective = (pushes[[row]] * scores(policy.model, rollouts.select([row]))).sum()
                 parts = torch.autograd.grad(objective, trained, allow_unused=True)
                 own = torch.cat([part.flatten() for part in parts if part is not None])

@@ -171,6 +171,7 @@ class TokenExplainer:
         self.batch_size = batch_size
         self.along = Along(self.policy, parameters)
         alive = self.rollouts.completion_mask.bool()
+        # tokens that are not chosen push nothing
         self.chosen = alive if chosen is None else chosen.to(device)
         self.pushes = on_policy_pushes(self.rollouts).masked_fill(~self.chosen, 0.0)  # (B, T)
         self.measured = None if measured is None else self._as_tokens(measured)  # (B, T)
@@ -206,6 +207,7 @@ class TokenExplainer:
         own = self.rollouts.select([rollout])
         direction = self.along.gradient(own, (0, position))
         decay = 0.0
+        # AdamW's step is scaled weight by weight, and shrinks the weights beside
         if adamw:
             # decay moves the weights by -lr weight_decay theta, and the token by <g_i, that>
             along_weights = sum(
@@ -273,6 +275,7 @@ class TokenExplainer:
             # of each token of the part, in the table's order
             products = self.along.change(part, direction)[alive].double().cpu().numpy()
             push = self.pushes[rows][alive].double().cpu()
+            # the output layer's closed form is of SGD's step
             through_output_layer = np.nan
             if own_state is not None:
                 through_output_layer = self._through_output_layer(own_state, part, push)
@@ -319,6 +322,7 @@ class TokenExplainer:
         values = torch.as_tensor(np.array(measured), dtype=torch.float64)
         if values.shape == alive.shape:
             return values
+        # else in the order of the token table, which is that of the mask
         if values.shape != (count,):
             raise InvalidValue(
                 "measured.shape", tuple(values.shape), f"({count},), one number per token"

@@ -70,6 +70,7 @@ def gradient_gram(
     pushing = rollouts.completion_mask.bool()
     if chosen is not None:
         pushing = pushing & chosen
+    # a number a rollout is one for each of its tokens
     advantages = rollouts.advantages
     if advantages.dim() == 1:
         advantages = advantages[:, None]
@@ -133,6 +134,7 @@ def cancelled_in_steps(
 
         plus = length(plus_square)
         minus = length(minus_square)
+        # |g+ + g-|^2 = |g+|^2 + |g-|^2 + 2 <g+, g->
         net = length(plus_square + minus_square + 2 * between)
         in_step = 1 - net / (plus + minus) if plus + minus > 0 else float("nan")
         cosine = between / (plus * minus) if plus * minus else float("nan")
@@ -142,6 +144,7 @@ def cancelled_in_steps(
 
 def sign_shared_words(rollouts: Rollouts) -> Bool[Tensor, "B T"]:
     """Mask of the tokens whose word stands in a positive and a negative rollout of their group."""
+    # of all rollouts of the group that have the word, the lowest and the highest advantage
     advantages = rollouts.token_table().groupby(["group", "token_id"])["advantage"]
     both = (advantages.transform("min") < 0) & (advantages.transform("max") > 0)
     alive = rollouts.completion_mask.bool()
@@ -171,6 +174,7 @@ def split_minibatches(
     products = dict.fromkeys(PUSH_PARTS, 0.0)  # <part, step>, summed over the steps
     cosines = []
     for rows in order.chunk(count):
+        # groups of equal rewards push nothing, and a step of 0 has no shares
         if not rollouts.advantages[rows].any():
             continue
         with evaluating(policy.model), sdpa_kernel(SDPBackend.MATH):
@@ -212,6 +216,7 @@ def _minibatch_parts(rollouts: Rollouts, pushes: Pushes) -> PushParts:
 
     value = (pushes.probs * pushes.q).sum(1).clamp(_MIN_VALUE, 1 - _MIN_VALUE)  # (C,)
     signs = minibatch.advantages.sign()
+    # a one-signed mini-batch was chosen by its rewards
     if (signs >= 0).all() and signs.any():
         gains = high / value
     elif (signs <= 0).all() and signs.any():

@@ -51,6 +51,7 @@ def reuse_path(
         raise InvalidValue(
             "minibatches", minibatches, f"a divisor of the {len(groups)} groups of these rollouts"
         )
+    # whole groups in each part, so that their advantages still add up to 0
     parts = [
         rollouts.select(torch.isin(rollouts.group_ids, groups_of_part))
         for groups_of_part in groups.split(len(groups) // minibatches)
@@ -124,7 +125,7 @@ def left_on_shared(rollouts: Rollouts, weights: Float[Tensor, "B T"]) -> pd.Data
         """Sum over each group's tokens, (groups,)."""
         return group_sum(values.double().sum(1), *index)
 
-    # (groups, T): 1 at the group's shared places
+    # (groups, T), 1 at the group's shared places
     places = group_extreme(shared.long(), *index, "amax")
     residual = cancellation_residual(
         weights, rollouts.advantages, rollouts.group_ids

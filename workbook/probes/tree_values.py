@@ -173,7 +173,8 @@ class Trees:
         ids, mask = pad_rows([prompts[i] for i in part], padding, "left", model.device)
         behind, alive = pad_rows(words, 0, "right", model.device)
         depths, _ = pad_rows(depths, 0, "right", model.device)
-        L, n = ids.shape[1], behind.shape[1]
+        L = ids.shape[1]
+        n = behind.shape[1]
 
         # all see the prompt up to themselves; a prefix's word also sees the words it begins with
         is_prompt = torch.arange(L + n) < L
