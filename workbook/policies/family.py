@@ -142,6 +142,7 @@ def member_folder(member: Member) -> Path:
     target = cached_member(member)
     file = committed_file(member)
     if file.exists():
+        # the committed weights, whatever the cache holds
         facts = {"made_by": "data/family/make_family.py", "member": member.name}
         length = max(64, member.task.longest)
         return unpack_policy(file, target, member.task, member.width, length, facts)

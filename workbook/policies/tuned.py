@@ -23,6 +23,7 @@ from workbook.places import data_path, file_hash
 from workbook.policies.packaged import PACKAGED, TUNED
 
 BASE = PACKAGED["smollm2-135m"]
+# per task: seed=K.safetensors, and members.json: what each is
 COMMITTED = data_path("smollm2")
 NAME = re.compile(rf"{TUNED}(\w+),seed=([0-9]{{1,9}})")
 
@@ -103,6 +104,7 @@ def merge(model: nn.Module, name: str) -> None:
             "nf4",
             f"left out with {name}, since an adapter is added to plain weights",
         )
+    # keys are LAYER.A and LAYER.B
     stored = load_file(adapter_file(name))
     layers = {key.rpartition(".")[0] for key in stored}
     for layer in layers:

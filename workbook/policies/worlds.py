@@ -17,12 +17,13 @@ from workbook.policies.family import Member, committed_file, member_folder
 from workbook.policies.small import unpack_policy
 from workbook.tasks.worlds import WORLD, World, world_of
 
+# per world: seed=K.safetensors, and members.json: what each is
 COMMITTED = data_path("worlds")
 NAME = re.compile(rf"{WORLD}(\w+),seed=([0-9]{{1,9}})")
 
 
 def source_of(world: World) -> World:
-    """The world that its policies were trained in: mostly itself."""
+    """The world that a world's policies were trained in: mostly itself."""
     return world if world.policies == "family" else world_of(world.policies)
 
 
@@ -59,7 +60,7 @@ def policy_folder(name: str) -> Path:
         raise InvalidValue("name", name, "that of a world's policy, e.g. world:third,seed=3")
     world = world_of(match[1])
     seed = int(match[2])
-    seeds = [seed for role in ("tuning", "unit") for seed in world_seeds(world.name, role)]
+    seeds = [*world_seeds(world.name, "tuning"), *world_seeds(world.name, "unit")]
     if seed not in seeds:
         raise InvalidValue(
             "seed", seed, f"that of a policy of world {world.name}: {', '.join(map(str, seeds))}"
@@ -71,6 +72,8 @@ def policy_folder(name: str) -> Path:
             f"the policies of world {world.name} come with a clone of the repository and not with"
             f" an installed wheel: data/worlds/{source.name}/{file.name} is missing."
         )
+
+    # a world of the family's own task has the family's policies
     if source.policies == "family":
         return member_folder(Member(seed))
     task = source.made()

@@ -153,7 +153,8 @@ def output_states(policy, rollouts: Rollouts) -> OutputStates:
         seen.update(hidden=inputs[0], logits=output)
 
     batch_size = rows_at_once(model, rollouts.prompt_ids.shape[1] + length, length, "states")
-    hidden, logits, scale, cap = None, None, 1.0, None
+    hidden = logits = cap = None
+    scale = 1.0
     with torch.no_grad(), head.register_forward_hook(catch):
         for rows, start in padded_batches(model, rollouts.prompt_mask, batch_size):
             part = rollouts.select(rows).to(model.device)
@@ -184,6 +185,7 @@ def output_states(policy, rollouts: Rollouts) -> OutputStates:
             # the next pass must not find them beside its own
             del before, raw, output
 
+    # a bias and a scale of the layer become part of its input
     if getattr(head, "bias", None) is not None:
         hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1)
     if scale != 1:
@@ -204,6 +206,7 @@ def _after_the_head(
     if raw.dtype in (torch.float32, torch.float64):
         tolerance = {"rtol": 1e-5, "atol": 1e-5}
     else:
+        # half precision rounds to two or three digits
         tolerance = {"rtol": 2e-2, "atol": 0.1}
 
     cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
@@ -283,6 +286,7 @@ def credit_batch(
     for name, value in known.items():
         lazy[name] = value if callable(value) else value.detach().clone()
 
+    # a task without rewards, or unknown prompts, leave nothing to continue
     continuation = None
     if hasattr(task, "reward") and prompts is not None:
         if max_new_tokens is None:
@@ -451,6 +455,7 @@ def _continuation(
     ends = set(end_tokens(policy))
     prompts = unpadded(source.rollouts.prompt_ids, source.rollouts.prompt_mask)
 
+    # chosen (n,): the rollout whose prompt each prefix continues
     def continue_from(chosen: Tensor, prefixes: list[list[int]]) -> tuple[list[float], int]:
         _check_prefixes(prefixes, most, policy.model.get_input_embeddings().num_embeddings)
         seed = int(torch.randint(2**62, (), generator=generator))

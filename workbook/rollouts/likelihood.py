@@ -30,10 +30,12 @@ FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 @in_batches
 def logps(policy, rollouts: Rollouts) -> Float[Tensor, "B T"]:
-    """Log-probability of every completion token under the policy as it is now, in nats, zero
-    outside the mask.
+    """Log-probability of every completion token under the policy as it is now, in nats.
+
+    Zero outside the mask.
     """
-    policy, rollouts = reading(policy), rollouts.to(policy.model.device)
+    rollouts = rollouts.to(policy.model.device)
+    policy = reading(policy)
     with torch.no_grad():
         parts = in_passes(passes(policy, rollouts), "scoring")
         return torch.cat([scores(policy.model, rollouts.select(rows)) for rows in parts])

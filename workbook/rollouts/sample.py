@@ -312,6 +312,7 @@ def written_rollouts(policy, task, prompts, completions: list[list[str]]) -> Rol
     rows = _repeated_rows(task, prompts, group_size, 0)
     padded_prompts = _padded_prompts(policy, rows, group_size)
 
+    # as a policy writes them: every completion ends
     tokenizer = policy.tokenizer
     texts = [text for group in completions for text in group]
     ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -542,6 +543,7 @@ def _scored(
     completion_ids, completion_mask = pad_rows(
         completion_rows, tokenizer.pad_token_id, side="right", device=model.device
     )
+    # scores of a pass, where sampling did not know them
     if scores is None:
         columns = (prompt_ids, prompt_mask, completion_ids, completion_mask)
         with evaluating(model), torch.no_grad():
@@ -551,6 +553,7 @@ def _scored(
     length = completion_mask.shape[1]
     logps, entropies = (part[:, :length].masked_fill(completion_mask == 0, 0.0) for part in scores)
 
+    # rewards are of texts without special tokens, annotations of every token
     completions = tuple(tokenizer.batch_decode(completion_rows, skip_special_tokens=True))
     rewards = task_rewards(task, rows, completions, completion_rows)
     rewards = torch.tensor(rewards, device=model.device)  # (B,)
@@ -590,6 +593,7 @@ def task_rewards(
 
     Raises ValueError unless there is one finite number for each completion.
     """
+    # a chat's completion is a list of messages, here of one
     prompts = [row["prompt"] for row in rows]
     if isinstance(prompts[0], str):
         answers = list(completions)
