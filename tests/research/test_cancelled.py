@@ -25,15 +25,15 @@ from workbook.chapters.cancelled.toy import toy_contexts
 from workbook.probes import cancellation as probe
 from workbook.probes.blocks import Blocks, block_coupling
 from workbook.probes.cancellation import (
-    LATER,
-    MATCHED,
-    ORDERS,
-    PARTS,
-    RIGHT,
-    WRONG,
+    LATER_RESULT,
+    MATCHED_STYLE,
+    PUSH_PARTS,
+    REMOVAL_ORDERS,
+    RIGHT_RESULT,
+    WRONG_RESULT,
     PushRows,
+    cancelled_shares,
     prompt_rows,
-    shares,
 )
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies import CLAIMS
@@ -86,7 +86,7 @@ def test_the_parts_of_a_toy_step_are_what_autograd_makes_of_it():
     for at in parts.index[::7]:
         [own] = torch.autograd.grad(logps[at], weight, retain_graph=True)
         assert float((own * step).sum()) == pytest.approx(
-            parts.loc[at, list(PARTS)].sum(), abs=1e-10
+            parts.loc[at, list(PUSH_PARTS)].sum(), abs=1e-10
         )
 
 
@@ -121,14 +121,14 @@ def test_the_ends_of_the_share():
                 "others_other": 0.0,
             }
         )
-        row = shares(pd.DataFrame([probe.set_sums(parts, np.ones(3))]))
+        row = cancelled_shares(pd.DataFrame([probe.set_sums(parts, np.ones(3))]))
         assert row[["within", "batch"]].to_numpy().tolist() == [[share, share]]
         beside = parts.assign(
             same=parts["same"] / 2, others_same=own / 2, others_other=other / 2, other=other / 2
         )
-        assert shares(pd.DataFrame([probe.set_sums(beside, np.ones(3))]))["batch"].tolist() == [
-            share
-        ]
+        assert cancelled_shares(pd.DataFrame([probe.set_sums(beside, np.ones(3))]))[
+            "batch"
+        ].tolist() == [share]
 
 
 def hand_made():
@@ -155,24 +155,27 @@ def hand_made():
 def test_classes_states_and_shared_words_by_hand():
     rows = hand_made()
     results = [kind for kind in rows.tokens["kind"] if kind != "style"]
-    assert results == [RIGHT, RIGHT, WRONG, WRONG, LATER]
+    assert results == [RIGHT_RESULT, RIGHT_RESULT, WRONG_RESULT, WRONG_RESULT, LATER_RESULT]
     assert rows.tokens["step"].tolist() == [0, 0, 0, 0, 0, 0, 0, 0, 1]
     assert rows.tokens["value"].tolist() == [-1] * 8 + [2]
-    assert probe.kinds(rows.tokens.assign(credit=np.nan)).tolist().count(RIGHT) == 5
+    assert probe.kinds(rows.tokens.assign(credit=np.nan)).tolist().count(RIGHT_RESULT) == 5
     sets = rows.sets(rows.parts(rows.weights()))
     where = {
-        name: np.flatnonzero(sets["word", name]).tolist() for name in ("style", RIGHT, WRONG, LATER)
+        name: np.flatnonzero(sets["word", name]).tolist()
+        for name in ("style", RIGHT_RESULT, WRONG_RESULT, LATER_RESULT)
     }
     assert where == {
         "style": [0, 4],
-        RIGHT: [1, 3],
-        WRONG: [],
-        LATER: [8],
+        RIGHT_RESULT: [1, 3],
+        WRONG_RESULT: [],
+        LATER_RESULT: [8],
     }  # the sure 7 counts, and does not stand here
-    assert np.flatnonzero(sets["word and state", RIGHT]).tolist() == []  # after another value
+    assert (
+        np.flatnonzero(sets["word and state", RIGHT_RESULT]).tolist() == []
+    )  # after another value
     assert np.flatnonzero(sets["any word", "all"]).tolist() == [0, 1, 3, 4, 5, 6, 7, 8]
     # of results below 0.6 that share, one: its cell has both style words
-    assert sets["word", MATCHED].sum() == 1
+    assert sets["word", MATCHED_STYLE].sum() == 1
 
 
 def test_weights_are_advantages_of_the_first_rollouts_and_permuted_ones(toy):
@@ -206,13 +209,18 @@ def test_rows_and_real_steps_agree_in_the_bundled_policy(sampled):
     group, *beside = rows.groups
     made = probe.left_out(policy, rollouts, rows, group, beside, [1e-2])
     made = {order: table for (_, order), table in made.items()}
-    assert tuple(made) == ORDERS
-    unsure = rows.tokens["unsure"].to_numpy()[made[ORDERS[0]].index]
+    assert tuple(made) == REMOVAL_ORDERS
+    unsure = rows.tokens["unsure"].to_numpy()[made[REMOVAL_ORDERS[0]].index]
     for order, parts in made.items():
-        miss, real = (parts[list(PARTS)].sum(axis=1) - parts["real"])[unsure], parts["real"][unsure]
-        assert np.sqrt((miss**2).mean() / (real**2).mean()) < (2e-2 if order == ORDERS[0] else 1e-6)
-    assert made[ORDERS[0]]["real"][unsure].abs().mean() == pytest.approx(1e-2, rel=0.1)
-    within = [made[order].loc[unsure, "other"] for order in ORDERS]
+        miss, real = (
+            (parts[list(PUSH_PARTS)].sum(axis=1) - parts["real"])[unsure],
+            parts["real"][unsure],
+        )
+        assert np.sqrt((miss**2).mean() / (real**2).mean()) < (
+            2e-2 if order == REMOVAL_ORDERS[0] else 1e-6
+        )
+    assert made[REMOVAL_ORDERS[0]]["real"][unsure].abs().mean() == pytest.approx(1e-2, rel=0.1)
+    within = [made[order].loc[unsure, "other"] for order in REMOVAL_ORDERS]
     assert np.corrcoef(within).min() > 0.98
     assert torch.equal(before, torch.cat([p.detach().flatten() for p in policy.model.parameters()]))
 
@@ -224,7 +232,7 @@ def test_doublings_stand_for_their_rollouts(sampled):
     fine, coarse = (probe.rollout_rows(policy, one, 4, alone) for alone in (8, 4))
     assert coarse.blocks.blocks["rollouts"].tolist()[:4] == [1, 1, 1, 1]
     assert coarse.blocks.blocks["rollouts"].sum() == 8
-    a, b = (one.parts(one.weights())[list(PARTS[:2])].to_numpy() for one in (fine, coarse))
+    a, b = (one.parts(one.weights())[list(PUSH_PARTS[:2])].to_numpy() for one in (fine, coarse))
     assert np.sqrt(((a - b) ** 2).mean() / (a**2).mean()) < 0.05
     signs = one.advantages > 0
     gram = block_coupling(
@@ -242,7 +250,7 @@ def test_the_study_leaves_sums_from_which_claims_read(tables):
     assert set(sums.loc[sums["curve"] == "rollouts", "size"]) == {8, 16}
     single = tables["tokens"]
     unsure = single["logp"] < np.log(0.9)
-    assert single.loc[unsure, list(PARTS)].notna().all(axis=None)
+    assert single.loc[unsure, list(PUSH_PARTS)].notna().all(axis=None)
     assert len(single) < 3000
     assert claims.cancelled_share_at({"cancelled/sums": sums}).between(-3, 1.5).all()
     assert np.isfinite(
@@ -252,7 +260,10 @@ def test_the_study_leaves_sums_from_which_claims_read(tables):
     rows = {"cancelled/products": tables["products"].assign(seed=0)}
     assert claims.cosine(rows, 16).between(-1, 1).all()
     errors = (
-        tables["steps"].query("order == @ORDERS[0]").groupby("nats")[["miss2", "real2"]].first()
+        tables["steps"]
+        .query("order == @REMOVAL_ORDERS[0]")
+        .groupby("nats")[["miss2", "real2"]]
+        .first()
     )
     assert np.sqrt(errors["miss2"] / errors["real2"])[[1e-3, 1e-2]].max() < 2e-2
 
@@ -296,9 +307,11 @@ def test_the_share_of_words_without_credit_falls_whatever_cancels():
     shares = table.set_index(["rollouts", "kind", "rewards"])["share"]
     assert shares.loc[2, "style"].tolist() == pytest.approx([1.0, 1.0]), "by reward, permuted"
     assert shares.loc[32, "style"].abs().max() < 0.2
-    assert shares.loc[32, RIGHT, "by reward"] < -0.4 < shares.loc[32, RIGHT, "permuted"] - 0.2, (
-        "credit shows below 0"
-    )
+    assert (
+        shares.loc[32, RIGHT_RESULT, "by reward"]
+        < -0.4
+        < shares.loc[32, RIGHT_RESULT, "permuted"] - 0.2
+    ), "credit shows below 0"
     assert "style, permuted, 32" in ceiling_chart(table).to_dict()["description"]
 
 

@@ -1,15 +1,17 @@
-"""Probes: measurements of a policy on its rollouts, as tables that extend the token table. Nothing
-here draws.
+"""Probes: measurements of a policy on its rollouts, as tables that extend the token table.
 
 Each takes a policy and `Rollouts`, and steps a `private_copy` where it steps at all: the policy
-itself never changes.
+itself never changes. Nothing here draws. What one real step is: `probes.step`; what each token
+pushes on each other: `probes.coupling`, `probes.pairs`; sums over any batch: `probes.blocks`.
 """
 
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "probes.blocks": "Blocks block_coupling category_shift coupling_by_mass step_changes",
-    "probes.cancellation": "PushRows left_out prompt_rows rollout_rows shares sign_products",
+    "probes.cancellation": (
+        "PushRows cancelled_shares left_out prompt_rows rollout_rows sign_products"
+    ),
     "probes.categories": "categorized",
     "probes.coupling": (
         "choose_tokens coupling_by_confidence followers gradient_products masked_update"

@@ -6,14 +6,14 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.probes.cancellation import RIGHT, WRONG, shares
+from workbook.probes.cancellation import RIGHT_RESULT, WRONG_RESULT, cancelled_shares
 from workbook.views.charts import curve_chart
 from workbook.views.figures import bars, panels
 from workbook.views.style import NEUTRAL, SERIES, describe_rows
 
 BARS = ["same prompt, same sign", "same prompt, other sign", "other prompts", "net"]
 PLACES = ["within the prompt", "in the batch"]
-SHOWN = ("style", "template", RIGHT, WRONG, "Math", "Template", "Reasoning")
+SHOWN = ("style", "template", RIGHT_RESULT, WRONG_RESULT, "Math", "Template", "Reasoning")
 LONGEST = 1.25  # of the axis of shares, either way; a share may lie beyond
 
 
@@ -23,7 +23,9 @@ def bar_tables(sums: pd.DataFrame) -> dict[str, pd.DataFrame]:
     bars: kind, part (of BARS), push: along the own side, which is 1; three add up to the
     fourth.  shares: kind, place (of PLACES), share, tokens.
     """
-    words = shares(sums[(sums["identity"] == "word") & (sums["own2"] > 0)]).set_index("kind")
+    words = cancelled_shares(sums[(sums["identity"] == "word") & (sums["own2"] > 0)]).set_index(
+        "kind"
+    )
     kinds = words.loc[[kind for kind in SHOWN if kind in words.index]]
     pushes = (
         kinds[["own2", "cross", "beside"]].div(kinds["own2"], axis=0).set_axis(BARS[:3], axis=1)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from workbook.messages import require_range
 from workbook.probes.blocks import Blocks
-from workbook.probes.cancellation import RIGHT, PushRows, shares
+from workbook.probes.cancellation import RIGHT_RESULT, PushRows, cancelled_shares
 from workbook.theory.coupling import coupling_kernel
 
 WORDS = ("so", "then", "thus", "is", "makes", *map(str, range(10)))
@@ -119,9 +119,9 @@ def ceiling(
         sums = pd.concat([one.sums(one.weights(permuted=permuted)) for one in drawn]).query(
             "identity == 'word'"
         )
-        share = shares(sums.groupby("kind").sum(numeric_only=True))["within"]
+        share = cancelled_shares(sums.groupby("kind").sum(numeric_only=True))["within"]
         rows += [
             {"rollouts": count, "kind": kind, "rewards": rewards, "share": share[kind]}
-            for kind in ("style", RIGHT)
+            for kind in ("style", RIGHT_RESULT)
         ]
     return pd.DataFrame(rows)

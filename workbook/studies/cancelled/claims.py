@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workbook.probes.cancellation import MATCHED, RIGHT, WRONG, shares
+from workbook.probes.cancellation import MATCHED_STYLE, RIGHT_RESULT, WRONG_RESULT, cancelled_shares
 from workbook.studies.cancelled.study import GROUP, LAID_OUT, REWARDS
 from workbook.studies.record import Tables
 
@@ -23,12 +23,12 @@ def cancelled_share_at(
     rewards: str = REWARDS[0],
     curve: str = "prompts",
 ) -> pd.Series:
-    """A column of `shares` at one place, one number per unit; NaN where a unit has no such token."""
+    """A column of `cancelled_shares`, a number per unit; NaN where a unit has no such token."""
     rows = tables["cancelled/sums"].query(
         "kind == @kind and identity == @identity and rewards == @rewards and curve == @curve and"
         " size == @size"
     )
-    return shares(rows).set_index("seed")[column]
+    return cancelled_shares(rows).set_index("seed")[column]
 
 
 def beyond_permuted(tables: Tables, kind: str = "style") -> pd.Series:
@@ -68,7 +68,7 @@ def follows_by_rollouts(tables: Tables) -> pd.Series:
 MEASURES = {
     "cancelled": {
         "C1": cancelled_share_at,
-        "C1 matched": partial(cancelled_share_at, kind=MATCHED),
+        "C1 matched": partial(cancelled_share_at, kind=MATCHED_STYLE),
         "C1 place": partial(cancelled_share_at, identity="word and place"),
         "C1 state": partial(cancelled_share_at, identity="word and state"),
         "C1 cosine": partial(cosine, rollouts=GROUP, tokens="shared words"),
@@ -78,12 +78,12 @@ MEASURES = {
         "C2 cosine, 8 rollouts": partial(cosine, rollouts=GROUP),
         "C2 cosine, noise free": noise_free_cosine,
         "C2 follows": follows_by_rollouts,
-        "C3": partial(cancelled_share_at, kind=RIGHT),
-        "C3 state": partial(cancelled_share_at, kind=RIGHT, identity="word and state"),
-        "C3 batch": partial(cancelled_share_at, kind=RIGHT, column="batch", size=LAID_OUT),
-        "C3 wrong": partial(cancelled_share_at, kind=WRONG),
+        "C3": partial(cancelled_share_at, kind=RIGHT_RESULT),
+        "C3 state": partial(cancelled_share_at, kind=RIGHT_RESULT, identity="word and state"),
+        "C3 batch": partial(cancelled_share_at, kind=RIGHT_RESULT, column="batch", size=LAID_OUT),
+        "C3 wrong": partial(cancelled_share_at, kind=WRONG_RESULT),
         "C4": beyond_permuted,
-        "C4 right": partial(beyond_permuted, kind=RIGHT),
-        "C4 wrong": partial(beyond_permuted, kind=WRONG),
+        "C4 right": partial(beyond_permuted, kind=RIGHT_RESULT),
+        "C4 wrong": partial(beyond_permuted, kind=WRONG_RESULT),
     },
 }

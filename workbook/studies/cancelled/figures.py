@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from workbook.probes.cancellation import shares
+from workbook.probes.cancellation import cancelled_shares
 from workbook.studies.cancelled.study import GROUP
 from workbook.studies.record import FAMILY, Tables
 
@@ -19,7 +19,7 @@ def _curves(tables: Tables = FAMILY) -> pd.DataFrame:
     tokens, shared or not (kind "all").  cosine: of good and bad rollouts' pushes (kind "all": of
     all tokens; "shared words"), mean over prompts.
     """
-    sums = shares(tables["cancelled/sums"].query("identity in ('word', 'any word')"))
+    sums = cancelled_shares(tables["cancelled/sums"].query("identity in ('word', 'any word')"))
     is_word = sums["identity"] == "word"
     sums["rollouts"] = sums["size"] * np.where(sums["curve"] == "prompts", GROUP, 1)
     sums["cancelled share"] = sums["batch"].where(is_word)

@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 
 from workbook.probes.cancellation import (
-    PARTS,
+    PUSH_PARTS,
     PushRows,
     left_out,
     prompt_rows,
@@ -42,7 +42,17 @@ GROUP = 8  # rollouts of a prompt at which the measured tokens are chosen
 DRAWS, PERMUTATIONS = 8, 8  # of the other prompts, and of rewards
 NATS = (1e-3, 1e-2, 1e-1)
 KEPT_TOKENS, LAID_OUT = 3, 64  # units whose single tokens are kept, and the prompts of their step
-_KEPT = ["group", "rollout", "position", "token_id", "logp", "category", "credit", "sign", *PARTS]
+_KEPT = [
+    "group",
+    "rollout",
+    "position",
+    "token_id",
+    "logp",
+    "category",
+    "credit",
+    "sign",
+    *PUSH_PARTS,
+]
 BY = ["curve", "size", "rewards", "identity", "kind"]
 
 
@@ -185,7 +195,7 @@ def real_steps(policy, rollouts: Rollouts, rows: PushRows, prompts: int) -> pd.D
         )
         for (nats, order), parts in tables.items():
             seen = parts[rows.tokens["unsure"].to_numpy()[parts.index]]
-            miss = seen[[*PARTS]].sum(axis=1) - seen["real"]
+            miss = seen[[*PUSH_PARTS]].sum(axis=1) - seen["real"]
             about = {
                 "nats": nats,
                 "order": order,
@@ -210,7 +220,7 @@ def single_tokens(rows: PushRows) -> pd.DataFrame:
     """
     parts = rows.parts(rows.weights(), min(LAID_OUT, rows.blocks.prompts), 0)
     table = rows.tokens.loc[parts.index].assign(**parts.astype("float32"))
-    table.loc[~table["unsure"], [*PARTS]] = np.nan
+    table.loc[~table["unsure"], [*PUSH_PARTS]] = np.nan
     once = ~table[~table["unsure"]].duplicated(["group", "sign", "token_id"]).reindex(
         table.index, fill_value=True
     )
