@@ -166,7 +166,7 @@ def test_no_lead_counts_where_known_credit_is_not_clear_of_plain(folder, tmp_pat
 
 
 def test_a_row_of_ones_own_takes_its_place(folder, monkeypatch):
-    measured = figures.arena(folder=folder)
+    measured = figures.arena_rows(folder=folder)
     monkeypatch.setattr(arena, "measured_table", lambda name: measured)
     own = measured[measured["rule"].isin(["oracle", "ibpo"])].replace(
         {"rule": {"ibpo": "own:a/b.py:f"}}
@@ -230,7 +230,7 @@ def test_the_table_waits_for_every_rule(folder, tmp_path):
     with pytest.raises(NotMeasured, match="measure arena --scale world:third"):
         claims.MEASURES["arena"]["P1"](Tables("world:third", tmp_path))
     with pytest.raises(NotMeasured, match="measure arena --scale world:plain"):
-        figures.arena(folder=tmp_path)
+        figures.arena_rows(folder=tmp_path)
 
 
 SMALL_ARENA = {"RULES": ("grpo", "ibpo"), "STEPS": (1.0, 2.0), "TUNED": 2}
@@ -323,8 +323,8 @@ def committed(tmp_path, small, monkeypatch):
     for study, seeds in (("worlds_rates", [0]), ("worlds", [0, 1]), ("arena_mix", [0, 1])):
         measure(study, "tiny", seeds, tmp_path)
     tables = {
-        "worlds/rates": figures.rates(("tiny",), tmp_path),
-        "worlds/controls": figures.controls(("tiny",), tmp_path),
+        "worlds/rates": figures.world_rates(("tiny",), tmp_path),
+        "worlds/controls": figures.world_controls(("tiny",), tmp_path),
     }
     monkeypatch.setattr(arena, "measured_table", tables.get)
     return tables

@@ -291,7 +291,7 @@ def test_measured_tables_are_drawn(tables):
     explorer = explore_cancellation(figures.summed_pushes(committed))
     explorer.set(prompts=2, rewards=REWARDS[1])
     assert "style" in set(explorer.tables["bars"]["kind"])
-    curves = figures.curves(committed)
+    curves = figures.cancelled_curves(committed)
     drawn = curves.query("kind == 'style' and rewards == @REWARDS[0]").dropna(
         subset="cancelled share"
     )

@@ -139,7 +139,7 @@ def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
     )
     assert "both below one half" in charts.describe_mass(**drawn)
     assert "same token, both below one half" in charts.mass_chart(**drawn).to_dict()["description"]
-    curves = figures.training(tables)
+    curves = figures.agreement_in_training(tables)
     for panel, curve in curves.groupby("panel"):
         assert set(curve["step"]) == {0, 1}, panel
     assert len(charts.training_chart(curves).to_dict()["hconcat"]) == 2

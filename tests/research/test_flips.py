@@ -125,7 +125,7 @@ def test_a_models_band_is_its_prompts_and_the_familys_an_interval():
         )
     }
     tables = {"family": {"dose/rates": family}, "smollm2_plain": smollm2, "smollm2:sums": tuned}
-    curve = figures.backbones(tables).query("quantity == 'own sign'")
+    curve = figures.backbone_flips(tables).query("quantity == 'own sign'")
     curve = curve.set_index(["series", "prompts"])
     assert curve.loc[("SmolLM2-135M", 4), ["mean", "low", "high"]].tolist() == [0.7, 0.5, 0.75]
     six = curve.loc[("SmolLM2, six fine-tunes", 4)]

@@ -377,7 +377,7 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(
 
 
 def test_charts_draw_every_world(folder):
-    prices = figures.prices(folder)
+    prices = figures.world_prices(folder)
     price = charts.price_chart(prices)
     for chart in (charts.map_chart(figures.values_over_tokens(scales=OPEN, folder=folder)), price):
         assert all(outcomes.world_name(scale) in json.dumps(to_spec(chart)) for scale in OPEN)
@@ -391,7 +391,7 @@ def test_charts_draw_every_world(folder):
 
 
 def test_the_line_that_is_drawn_is_that_through_the_worlds(folder):
-    table = figures.prices(folder)
+    table = figures.world_prices(folder)
     line = outcomes.fit_price_line(outcomes.price_points(Tables("worlds", folder)))
     assert table[["intercept", "slope", "worlds"]].drop_duplicates().to_numpy().tolist() == [
         pytest.approx([line.intercept, line.slope, len(OPEN)])
@@ -402,13 +402,13 @@ def test_the_line_that_is_drawn_is_that_through_the_worlds(folder):
 
 
 def test_charts_of_plains_settings_have_what_the_rows_have(folder):
-    table = figures.group_sizes(folder=folder)
+    table = figures.world_group_sizes(folder=folder)
     row = table[table["rule"] == "tokens, G = 16"].iloc[0]
     assert row["octaves"] == pytest.approx(
         -question_claims.GROUPS["Q3"](Tables("world:low", folder)).mean()
     )
     assert "walk, from 0.2" in json.dumps(to_spec(charts.groups_chart(table)))
-    table = figures.settings(folder=folder)
+    table = figures.world_settings(folder=folder)
     bias = question_claims.DEFAULTS["Q4"](Tables("world:ramble", folder)).mean()
     assert table["mean"][0] == pytest.approx(bias), "of length, as the default has its weights"
     assert "clip, third" in json.dumps(to_spec(charts.defaults_chart(table)))

@@ -12,7 +12,7 @@ _SETTING = ["seed", "series", "rollouts", "kind", "rewards"]
 _READ = ["cancelled share", "follows", "cosine"]
 
 
-def _curves(tables: Tables = FAMILY) -> pd.DataFrame:
+def cancelled_curves(tables: Tables = FAMILY) -> pd.DataFrame:
     """A row per unit, curve, size, kind of shared word and rewards: `SETTING` and `READ`.
 
     rollouts: in the step, over all its prompts.  cancelled share: in the batch.  follows: of unsure
@@ -38,7 +38,7 @@ def _curves(tables: Tables = FAMILY) -> pd.DataFrame:
     return rows.groupby(_SETTING, sort=False)[_READ].mean().reset_index()
 
 
-def _summed_pushes(tables: Tables | None = None) -> pd.DataFrame:
+def summed_pushes(tables: Tables | None = None) -> pd.DataFrame:
     """Sums over units of what pushes shared words, a row per rewards, prompts and kind of word.
 
     tables: SmolLM2-135M's, if not given.
@@ -51,4 +51,4 @@ def _summed_pushes(tables: Tables | None = None) -> pd.DataFrame:
     return rows.reset_index().rename(columns={"size": "prompts"})
 
 
-FIGURES = {"cancelled": {"cancelled/curves": _curves, "cancelled/smollm2": _summed_pushes}}
+FIGURES = {"cancelled": {"cancelled/curves": cancelled_curves, "cancelled/smollm2": summed_pushes}}

@@ -29,7 +29,7 @@ def _mass(tables: Tables = FAMILY) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def _training(tables: Tables = FAMILY) -> pd.DataFrame:
+def agreement_in_training(tables: Tables = FAMILY) -> pd.DataFrame:
     """Spillover and agreement along training, with the threshold of the claim about each.
 
     Columns panel, threshold, series, step, mean, low, high, units.
@@ -54,5 +54,9 @@ def _opposed() -> pd.DataFrame:
 
 
 FIGURES = {
-    "mass": {"coupling/mass": _mass, "coupling/training": _training, "coupling/opposed": _opposed}
+    "mass": {
+        "coupling/mass": _mass,
+        "coupling/training": agreement_in_training,
+        "coupling/opposed": _opposed,
+    }
 }

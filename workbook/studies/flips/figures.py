@@ -32,7 +32,7 @@ def _follows() -> pd.DataFrame:
     )
 
 
-def _backbones(tables: Mapping[str, Mapping] | None = None) -> pd.DataFrame:
+def backbone_flips(tables: Mapping[str, Mapping] | None = None) -> pd.DataFrame:
     """Moved tokens against prompts per step, by backbone.
 
     Columns quantity, series, prompts, mean, low, high, units.
@@ -95,6 +95,6 @@ def _shift() -> pd.DataFrame:
 
 
 FIGURES = {
-    "dose": {"flips/follows": _follows, "flips/backbones": _backbones, "flips/shift": _shift},
+    "dose": {"flips/follows": _follows, "flips/backbones": backbone_flips, "flips/shift": _shift},
     "flip_backbones": {"flips/shares": _shares},
 }

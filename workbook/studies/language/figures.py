@@ -29,7 +29,7 @@ def _runs() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)[columns]
 
 
-def _training(folder=None) -> pd.DataFrame:
+def language_training(folder=None) -> pd.DataFrame:
     """A row per task, reading, rule and batch: mean, low and high over units."""
     parts = []
     for task in _TASKS:
@@ -107,7 +107,7 @@ def _agreement() -> pd.DataFrame:
 
 
 FIGURES = {
-    "smollm2_training": {"language/runs": _runs, "language/training": _training},
+    "smollm2_training": {"language/runs": _runs, "language/training": language_training},
     "smollm2_rates": {"language/tuning": _tuning},
     "dose_llm": {
         "language/follows": _follows,

@@ -65,7 +65,7 @@ def _fallen_and_late(folder=None) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _prices(folder=None) -> pd.DataFrame:
+def world_prices(folder=None) -> pd.DataFrame:
     """A row per world and kind (of KINDS): x, the price's mean, low and high, and the line through
     the worlds that were not held out.
     """
@@ -78,7 +78,7 @@ def _prices(folder=None) -> pd.DataFrame:
     return table.assign(intercept=line.intercept, slope=line.slope, worlds=line.worlds)
 
 
-def _group_sizes(scales: Sequence[str] = STARTS, folder=None) -> pd.DataFrame:
+def world_group_sizes(scales: Sequence[str] = STARTS, folder=None) -> pd.DataFrame:
     """A row per world and gain of a group size over pairs, in tokens to half-way and in signal:
     octaves, low, high, the share of runs that were `censored`, units.
     """
@@ -102,7 +102,7 @@ def _group_sizes(scales: Sequence[str] = STARTS, folder=None) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _settings(scales: Sequence[str] = tuple(ASKED), folder=None) -> pd.DataFrame:
+def world_settings(scales: Sequence[str] = tuple(ASKED), folder=None) -> pd.DataFrame:
     """A row per setting with its world, weights and part: mean, low and high."""
     rows = []
     for scale in scales:
@@ -124,7 +124,7 @@ def _settings(scales: Sequence[str] = tuple(ASKED), folder=None) -> pd.DataFrame
     return pd.DataFrame(rows)
 
 
-def _rates(scales: Sequence[str] = tuple(WORLD_SCALES), folder=None) -> pd.DataFrame:
+def world_rates(scales: Sequence[str] = tuple(WORLD_SCALES), folder=None) -> pd.DataFrame:
     """A row per world and rule of `worlds`: its own rate, and the world's best attainable value."""
     parts = []
     for scale in scales:
@@ -134,7 +134,7 @@ def _rates(scales: Sequence[str] = tuple(WORLD_SCALES), folder=None) -> pd.DataF
     return pd.concat(parts, ignore_index=True)[["world", "rule", "lr", "best"]]
 
 
-def _controls(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
+def world_controls(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
     """The runs of the arena's controls, reading by reading, for `compare_rule`."""
     parts = []
     for scale in scales:
@@ -145,7 +145,7 @@ def _controls(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _arena(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
+def arena_rows(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
     """The `arena_table` of all measured rules."""
     ends = {world_name(scale): rule_ends(world_tables(scale, folder)) for scale in scales}
     return arena_table(ends).assign(source=MEASURED)
@@ -155,13 +155,13 @@ FIGURES = {
     "worlds": {
         "worlds/map": _values_over_tokens,
         "worlds/outcomes": _fallen_and_late,
-        "worlds/prices": _prices,
+        "worlds/prices": world_prices,
     },
     "worlds_300": {
         "worlds/map_300": partial(_values_over_tokens, "worlds_300", LONG_RUNS, LONG_RULES)
     },
-    "worlds_groups": {"worlds/groups": _group_sizes},
-    "worlds_defaults": {"worlds/defaults": _settings},
-    "worlds_rates": {"worlds/rates": _rates},
-    "arena": {"worlds/arena": _arena, "worlds/controls": _controls},
+    "worlds_groups": {"worlds/groups": world_group_sizes},
+    "worlds_defaults": {"worlds/defaults": world_settings},
+    "worlds_rates": {"worlds/rates": world_rates},
+    "arena": {"worlds/arena": arena_rows, "worlds/controls": world_controls},
 }
