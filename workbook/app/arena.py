@@ -227,10 +227,10 @@ def arena_table(ends: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     were never half-way) and for each of COLUMNS, beside plain, mean, low and high (NaN where there
     are none).
 
-    ends: {world: `run_ends` of its units}. The rule that ends highest in the last world comes first, in
-    every world. tokens, the octaves to half-way, count a unit that was never there with its budget:
-    where all are censored, or all of plain's, the number is that of the budget and says nothing of
-    the rule.
+    ends: {world: `run_ends` of its units}. The rule that ends highest in the last world comes
+    first, in every world. tokens, the octaves to half-way, count a unit that was never there with
+    its budget: where all are censored, or all of plain's, the number is that of the budget and says
+    nothing of the rule.
     """
     rows = []
     for world, table in ends.items():

@@ -1,4 +1,4 @@
-"""The arena's table as a picture and as text: rules against worlds, each beside plain group credit."""
+"""Pictures and text of the arena's table: rules against worlds, each beside plain group credit."""
 
 import math
 from pathlib import Path
@@ -48,8 +48,9 @@ LEGEND = (
 def arena_chart(table: pd.DataFrame):
     """Rules against worlds: what each ends at beside plain in value, and its tax over plain's.
 
-    table: worlds/arena below data/figures, or of `add_to_table`; rows are in its order. Raises ValueError for columns
-    that it lacks.
+    table: worlds/arena below data/figures, or of `add_to_table`; rows are in its order.
+
+    Raises ValueError for columns that it lacks.
     """
     require_columns(table, ["world", "rule", "units", "censored", *PANELS], "arena_chart")
     records = table.to_dict("records")
@@ -128,7 +129,7 @@ def row_kind(row: dict) -> str:
 
 
 def chart_kind(path: str | Path) -> str:
-    """What kind of file a chart is written to; ValueError for any other than .png, .svg and .html."""
+    """The kind of file that a path names; ValueError for any but .png, .svg and .html."""
     if (kind := Path(path).suffix.lower()[1:]) not in ("png", "svg", "html"):
         raise InvalidValue("path", str(path), "that of a .png, .svg or .html file")
     return kind

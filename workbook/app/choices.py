@@ -2,7 +2,7 @@
 over them.
 
 experiment(**choices) -> RunConfig          one setting, over a config or alone
-plan(**choices, vary=, values=, seeds=)     that setting, a grid around it, and what is wrong with them
+plan(**choices, vary=, values=, seeds=)     that setting, a grid around it, and their problems
 in_form_words(sentence, labels) -> str      a refusal of a config, in the words of the form
 """
 
@@ -274,7 +274,8 @@ def in_form_words(sentence: str, labels: dict[str, str]) -> str:
     """A refusal of a config with a form's labels in place of the fields of a config; labels: of
     `field_labels`.
 
-    >>> in_form_words("num_prompts=4 must be at least 8; set lora to a rank.", {"num_prompts": "prompts", "lora": "LoRA"})
+    >>> labels = {"num_prompts": "prompts", "lora": "LoRA"}
+    >>> in_form_words("num_prompts=4 must be at least 8; set lora to a rank.", labels)
     '“prompts” = 4 must be at least 8; set “LoRA” to a rank.'
     """
     for pattern, words in PHRASES.items():
@@ -384,38 +385,46 @@ class Field(NamedTuple):
 FIELDS = {
     "model": Field(
         _text("model", ipywidgets.Combobox, MODELS),
-        "The policy: bundled (a toy of 33 words), smollm2-135m (English, fetched once, 98 MB), a folder of a model, or a hub id.",
+        "The policy: bundled (a toy of 33 words), smollm2-135m (English, fetched once, 98 MB),"
+        " a folder of a model, or a hub id.",
     ),
     "task": Field(
         _text("task", ipywidgets.Combobox, TASKS),
-        "Prompts and reward: chain, walk, gym:<data set>, hub:<data set>, or own:<file> for a CSV, JSON-lines or Parquet file with the columns prompt and answer.",
+        "Prompts and reward: chain, walk, gym:<data set>, hub:<data set>,"
+        " or own:<file> for a CSV, JSON-lines or Parquet file with the columns prompt and answer.",
     ),
     "reward": Field(
         _text("reward", ipywidgets.Combobox),
-        "For own: <file.py>:<function>, which scores a completion: def score(completion, answer) returns a number.",
+        "For own: <file.py>:<function>, which scores a completion:"
+        " def score(completion, answer) returns a number.",
     ),
     "chat": Field(
         lambda value: switch(value, "prompts as chat"),
-        "Put prompts into the model's chat template; for own:, gym: and hub: tasks, and a model that has one.",
+        "Put prompts into the model's chat template; for own:, gym: and hub: tasks,"
+        " and a model that has one.",
     ),
     "task_options": Field(
         _text("task options"),
-        "name: value pairs, such as operands: 4 of the chain task or max_terms: 2 of gym:chain_sum.",
+        "name: value pairs, such as operands: 4 of the chain task or"
+        " max_terms: 2 of gym:chain_sum.",
     ),
     "num_prompts": Field(
         _number("prompts of the task", 1, 2048),
-        "Prompts to train on, drawn from the task; of your own file at most its rows minus those held out.",
+        "Prompts to train on, drawn from the task;"
+        " of your own file at most its rows minus those held out.",
     ),
     "eval_prompts": Field(
         _number("held-out prompts", 0, 128),
-        "Prompts that are never trained on: their reward is measured before and after training. 0: none.",
+        "Prompts that are never trained on: their reward is measured before and after training."
+        " 0: none.",
     ),
     "max_tokens": Field(
         _number("tokens at most", 1, 512), "The longest completion; longer ones are cut off there."
     ),
     "quantization": Field(
         _menu("weights", [("as they are", None), ("NF4 (4 bits)", "nf4")]),
-        "NF4 keeps frozen weights in 4 bits: an eighth of the memory of 32-bit ones. It needs LoRA.",
+        "NF4 keeps frozen weights in 4 bits: an eighth of the memory of 32-bit ones."
+        " It needs LoRA.",
     ),
     "lora": Field(
         lambda value: power_slider(value or 0, 64, "LoRA rank", zero="none"),
@@ -429,11 +438,13 @@ FIELDS = {
     ),
     "prompts": Field(
         lambda value: power_slider(value, 64, "prompts a batch"),
-        "Different prompts in one generation batch. Times the group size, that is the rollouts of a batch.",
+        "Different prompts in one generation batch. Times the group size,"
+        " that is the rollouts of a batch.",
     ),
     "group_size": Field(
         lambda value: power_slider(value, 64, "group size G", least=2),
-        "Completions of each prompt. Their mean reward is the baseline: a group of equal rewards teaches nothing.",
+        "Completions of each prompt. Their mean reward is the baseline:"
+        " a group of equal rewards teaches nothing.",
     ),
     "mini_batches": Field(
         lambda value: power_slider(value, 8, "mini-batches a batch"),
@@ -445,7 +456,8 @@ FIELDS = {
     ),
     "reuse": Field(
         lambda value: power_slider(value, 8, "epochs on a batch"),
-        "How often each generation batch is used. More than once is off-policy, and needs clipping.",
+        "How often each generation batch is used. More than once is off-policy,"
+        " and needs clipping.",
     ),
     "accumulation": Field(
         lambda value: power_slider(value, 256, "micro-batches a step"),
@@ -457,7 +469,8 @@ FIELDS = {
     ),
     "learning_rate": Field(
         lambda value: log_slider(value, -6, 0, "learning rate"),
-        "About 1e-3 for the bundled toy and for LoRA, 1e-5 where all weights of a language model are trained.",
+        "About 1e-3 for the bundled toy and for LoRA,"
+        " 1e-5 where all weights of a language model are trained.",
     ),
     "steps": Field(_number("optimizer steps", 1, 200), "Optimizer steps of a run."),
     "optimizer": Field(
@@ -486,7 +499,8 @@ FIELDS = {
     ),
     "loss_type": Field(
         _menu("loss type", LOSSES),
-        "The sum over tokens is divided by the longest length (dr_grpo), by each sequence's (grpo), or by the batch's tokens (dapo).",
+        "The sum over tokens is divided by the longest length (dr_grpo),"
+        " by each sequence's (grpo), or by the batch's tokens (dapo).",
     ),
     "seed": Field(
         _number("seed", 0, 20),

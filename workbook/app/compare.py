@@ -32,7 +32,7 @@ EFFECTS = ("setting", "mean", "low", "high", "seeds", "verdict")
 
 
 def finished_runs() -> list[tuple[str, Path]]:
-    """Runs of the workspace that have finished, the newest first: what they are, and their folders."""
+    """Finished runs of the workspace, the newest first: a label and the folder of each."""
     table, folder = runs(), runs_folder().resolve()
     rows = table[table["state"] == "finished"].head(MAX_LISTED).itertuples()
     return [

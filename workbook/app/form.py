@@ -1,8 +1,8 @@
 """RunForm: a run by controls, with samples before it, the memory that it needs as they move, Start,
 Stop and Compare.
 
-    RunForm()                                                    # in a notebook, as a cell's last line
-    RunForm("../data/configs/smollm2_chain_sum.yaml", QLORA)     # a config's own settings, other controls
+    RunForm()                           # in a notebook, as a cell's last line
+    RunForm("../data/configs/smollm2_chain_sum.yaml", QLORA)   # a config's settings, other controls
 
 What the controls say is a config, which is checked, forecast and started as any other.
 """
@@ -370,7 +370,7 @@ class RunForm:
             batch.value = max(value for _, value in batch.options if value <= most)
 
     def _fit_to_model(self, change) -> None:
-        """Train adapters of a language model, all weights of the toy, which has no chat template."""
+        """Train adapters of a language model, all weights of the toy; it has no chat template."""
         toy = change["new"].strip() == "bundled"
         if (lora := self.controls.get("lora")) is not None and (toy or not lora.value):
             lora.value = 0 if toy else RANK

@@ -41,9 +41,13 @@ def tokens_to(curve: pd.DataFrame, level: float, budget: float | None = None) ->
 
     Raises ValueError for a curve without readings, or with a value that is not known.
 
-    >>> curve = pd.DataFrame({"batch": [0, 4, 8], "value": [0.25, 0.5, 0.375], "sampled_tokens": [0, 1000, 2000]})
-    >>> tokens_to(curve, 0.375), tokens_to(curve, 0.375, budget=400), tokens_to(curve, 0.75)
-    (Reached(at=500.0, censored=False), Reached(at=400.0, censored=True), Reached(at=2000.0, censored=True))
+    >>> curve = pd.DataFrame({"value": [0.25, 0.5, 0.375], "sampled_tokens": [0, 1000, 2000]})
+    >>> tokens_to(curve, 0.375)
+    Reached(at=500.0, censored=False)
+    >>> tokens_to(curve, 0.375, budget=400)
+    Reached(at=400.0, censored=True)
+    >>> tokens_to(curve, 0.75)
+    Reached(at=2000.0, censored=True)
     """
     return _first(curve, "sampled_tokens", curve["value"] - level, budget)
 
@@ -54,7 +58,7 @@ def batches_to_collapse(curve: pd.DataFrame, share: float = COLLAPSED) -> Reache
 
     Raises ValueError as `tokens_to` does.
 
-    >>> curve = pd.DataFrame({"batch": [0, 4, 8], "value": [0.5, 0.375, 0.125], "sampled_tokens": [0, 1000, 2000]})
+    >>> curve = pd.DataFrame({"batch": [0, 4, 8], "value": [0.5, 0.375, 0.125]})
     >>> batches_to_collapse(curve), batches_to_collapse(curve, 0.1)
     (Reached(at=6.0, censored=False), Reached(at=8.0, censored=True))
     """

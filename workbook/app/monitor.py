@@ -268,7 +268,7 @@ def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str
 
 
 def completions_html(samples: pd.DataFrame) -> str:
-    """`Run.samples` as an HTML table in which a model's text is text: no markup, nothing invisible."""
+    """`Run.samples` as an HTML table; a model's text stays text: no markup, nothing invisible."""
     if not len(samples):
         return "<i>No completions yet.</i>"
     rows = []

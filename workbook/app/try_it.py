@@ -64,7 +64,7 @@ class Sampling:
 
 
 def sample(config: RunConfig) -> dict:
-    """Sample the first prompts of a config's training set as training would, before its first step."""
+    """Sample a config's first training prompts as training would, before its first step."""
     import torch
 
     from workbook.policies import load_policy

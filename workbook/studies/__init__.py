@@ -1,7 +1,7 @@
 """Studies: measurements too long for a chapter, made once per seed and committed with their
 manifests.
 
-    python -m workbook measure dose --scale family      # adds units to data/results/dose/dose.*.parquet
+    python -m workbook measure dose --scale family  # adds units to data/results/dose/dose.*.parquet
 
 A study is a function Bench -> {name: table}; its tables have a row per prompt and condition, judged
 by unit. Chapters read them with `load_measured`, claims by `Tables`.

@@ -148,7 +148,7 @@ class Bench:
         return self.sample(self.scale.held_out, self.held_out_seed)
 
     def readings(self, prompts: int) -> Readings:
-        """What the unit's runs are read on: so many held-out prompts. Made once, for all of them."""
+        """Readings on so many held-out prompts, made once for all runs of the unit."""
         if prompts not in self._readings:
             held_out = self.task.dataset(prompts, self.held_out_seed)["prompt"]
             self._readings[prompts] = Readings(self.policy, self.task, held_out)

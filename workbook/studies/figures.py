@@ -1,4 +1,6 @@
-"""The tables that chapters draw, written from the studies' tables: data/figures/<room>/<name>.parquet.
+"""The tables that chapters draw, written from the studies' tables to data/figures.
+
+A figure stands in data/figures/<room>/<name>.parquet.
 
 Each room of studies has a module `figures` with
 

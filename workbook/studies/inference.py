@@ -4,10 +4,11 @@ The numbers are one per unit (policy x seed), or jackknife pseudo-values; units 
 count as one, their mean. A claim lies on one side of a threshold c, and what lies nearer to c than
 d, the smallest effect of interest, is of no interest. With Student's t intervals of the mean:
 
-    cannot be tested here    a registration or data/book/rows.yaml says why; or the positive control does not separate;
-                             or the arm without rewards gains (`studies.record.Void`); or every unit
-                             lies at c
-    too small to matter      the 90 % interval lies within c +- d; goes first where c is the null (0, or a ratio of 1)
+    cannot be tested here    a registration or data/book/rows.yaml says why; or the positive control
+                             does not separate; or the arm without rewards gains
+                             (`studies.record.Void`); or every unit lies at c
+    too small to matter      the 90 % interval lies within c +- d; goes first where c is the null
+                             (0, or a ratio of 1)
     holds, does not hold     the whole 95 % interval lies on the claim's side of c, or on the other
     open                     none of these, or fewer than `MIN_UNITS` units
 

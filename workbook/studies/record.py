@@ -1,13 +1,14 @@
 """A study's tables, made once and kept, and claims as records: what is stated, what would refute
 it, what decides.
 
-    MEASURES = {"dose": {"H1 control": measure}}        in a topic's claims.py: study: {key of its outcome: measure}
+    MEASURES = {"dose": {"H1 control": measure}}    # in claims.py of a room of studies:
+                                                    # study: {key of its outcome: measure}
 
 A measurement is a function `Tables` -> one number per unit, so that a chapter and the ledger cannot
 disagree; what it is judged by stands in its study's registration, what a claim states in
 data/book/claims.yaml. A key begins with its claim's id. A study of which some keys are measured at
 one scale alone names it: "dose_llm@gemma3_plain". `studies.ledger` collects the measures of all
-topics and judges them. Where tables lie: `studies.storage`.
+rooms and judges them. Where tables lie: `studies.storage`.
 """
 
 from __future__ import annotations
@@ -267,7 +268,7 @@ def _study(name: str) -> Callable:
 
 
 def _check_sizes(study: Callable, name: str, scale: str) -> None:
-    """Raise a ValueError if the study's module states its sizes by scale and has none for this one."""
+    """Raise a ValueError if the study's module states sizes by scale, and none for this one."""
     module = import_module(study.__module__)
     sizes = getattr(module, "LANGUAGE_MODELS" if name == "dose_llm" else "SIZES", None)
     if isinstance(sizes, dict) and scale not in sizes:

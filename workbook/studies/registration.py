@@ -6,9 +6,9 @@ and stopping rule.
 data/results/<experiment>/registration.yaml holds a YAML document a study, below a line that names
 it:
 
-    --- # dose                the registration: its hash stands in the manifest of every unit, so that a text that was
-                              changed after the measurement shows
-    --- # dose looked         what was written of it later (NOTES): looked_after, named_after, is_sealed
+    --- # dose           the registration: its hash stands in the manifest of every unit, so that a
+                         text that was changed after the measurement shows
+    --- # dose looked    what was written of it later (NOTES): looked_after, named_after, is_sealed
 
 Thresholds and smallest effects are stated there and nowhere else. A text that is replaced stands in
 history.yaml beside it, as long as a unit was measured under it.

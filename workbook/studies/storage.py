@@ -1,10 +1,11 @@
 """Where measured tables lie: an experiment is a folder, and each table of its parts is one Parquet
 file.
 
-data/results/<experiment>/<part>.<table>.parquet    rows of all units, below columns scale and seed
-data/results/<experiment>/manifest.parquet          a row per unit: part, scale, seed, and what it was made with
-data/results/<experiment>/registration.yaml         what is registered of each part (`studies.registration`)
-data/results/<experiment>/history.yaml              the texts under which units were measured, with their SHA-256
+    data/results/<experiment>/
+        <part>.<table>.parquet    rows of all units, below columns scale and seed
+        manifest.parquet          a row per unit: part, scale, seed, and what it was made with
+        registration.yaml         what is registered of each part (`studies.registration`)
+        history.yaml              texts under which units were measured, with their SHA-256
 
 A part is what `measure` makes tables of, under its study's name. A unit counts once it stands in
 the manifest, which is written last: what a process wrote of a unit before it was killed is not
@@ -94,7 +95,7 @@ _known: dict[tuple, tuple] = {}
 
 
 def read_once(read: Callable[[Path], Result], path: Path) -> Result | None:
-    """What a function makes of a file, once for each version of the file; None where there is none."""
+    """What a function makes of a file, once for each version of it; None where there is no file."""
     try:
         facts = path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,9 +1,10 @@
 """Who shares an optimizer step, as a curve: prompts per mini-batch x order, under AdamW, paired by
 policy and seed.
 
-    level      prompts' worth of rollouts in a mini-batch: 32 is the whole generation batch in one step
+    level      prompts' worth of rollouts in a mini-batch: 32 is the whole batch in one step
     order      one of `theory.batching.STRATEGIES`
-    matched    whether every mini-batch's gradient is rescaled to one length, so that no order takes longer steps
+    matched    whether every mini-batch's gradient is rescaled to one length, so that no order
+               takes longer steps
 
 A unit is a policy of the family with prompts of its own. All arms of a unit begin with the same
 rollouts, and are read on the same held-out prompts, exactly (`probes.values`). `batch_one_prompt`

@@ -50,7 +50,7 @@ def noise_free_cosine(tables: Tables) -> pd.Series:
     """The cosine of all tokens' expected pushes: lengths from products of halves, in which noise
     has no part.
     """
-    rows = tables["cancelled/products"].query("tokens == 'all' and rollouts == @MOST")
+    rows = tables["cancelled/products"].query("tokens == 'all' and rollouts == @_MOST")
     sums = rows.groupby("seed")[["product", "up_lengths", "down_lengths"]].sum()
     return sums["product"] / np.sqrt(sums["up_lengths"] * sums["down_lengths"])
 

@@ -35,7 +35,7 @@ def mass_share(tables: Tables, weights: str = "output layer", opposite: bool = F
 
 
 def mass_elsewhere(tables: Tables) -> pd.Series:
-    """H2 by mass in other prompts: the share that lands on the same token as pushes, both unsure."""
+    """H2 by mass in other prompts: the share that lands on the pushed token, both unsure."""
     rows = tables["mass/blocks"].query(
         "where == 'other prompts' and kind == 'same token, both unsure'"
     )

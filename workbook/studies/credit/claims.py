@@ -35,7 +35,7 @@ def exact_gap(
 
 
 def beyond_twin(tables: Tables, pool: str, rollouts: str = "all") -> pd.Series:
-    """H7; R4 on held-out prompts: the gap at equal position minus that of the step's permuted twin."""
+    """H7; R4 on held-out prompts: the gap at equal position minus that of the permuted twin."""
     return exact_gap(tables, pool, rollouts) - exact_gap(
         tables, pool, rollouts, advantages="permuted"
     )

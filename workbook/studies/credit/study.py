@@ -131,7 +131,7 @@ def parts_of(
 
 
 def gaps_after(policy, part: Rollouts, pools: dict[str, ValuedTokens], lr: float) -> list[dict]:
-    """Gaps after one step on a part, in the pool of its own prompts and in that of held-out ones."""
+    """Gaps after one step on a part, in the pools of its own prompts and of held-out ones."""
     mine, table = pools["training"]
     rows = torch.isin(mine.group_ids, part.group_ids).nonzero().squeeze(1)
     renumbered = pd.Series(range(len(rows)), index=rows.tolist())

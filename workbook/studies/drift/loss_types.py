@@ -176,7 +176,7 @@ TRAINERS = {  # the last two: their own losses on given scores
 
 
 def loss_types_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Tables residuals (a row per prompt, arm and reuse) and drift (a row per reuse) of one seed."""
+    """Tables of one seed: residuals, a row per prompt, arm and reuse; drift, a row per reuse."""
     policy, scale = bench.policy, bench.scale
     length = NEW_TOKENS.get(scale.name, scale.max_new_tokens)
     sampled = half_precision_rollouts(

@@ -106,7 +106,7 @@ def own_vs_others_contrast(tables: Tables) -> pd.Series:
 def shift_of_categories(
     tables: Tables, categories: tuple[str, ...], equal_energy: bool = False
 ) -> pd.Series:
-    """H6: shift of these categories' share of movement, both signs minus positive rollouts alone."""
+    """H6: shift of some categories' share of movement, both signs minus positive rollouts alone."""
     table = tables["dose/shift"].query("prompts == @PAPER_DOSE and equal_energy == @equal_energy")
     return table[table["category"].isin(categories)].groupby("seed")["shift"].sum()
 

@@ -60,7 +60,7 @@ def beside(tables: Tables, column: str, arm: str, ratio: bool = False) -> pd.Ser
 
 
 def early(tables: Tables, arm: str, batch: int = 10) -> pd.Series:
-    """Pseudo-values of an arm's gain in value over plain's by a batch, a ratio of means over units."""
+    """Pseudo-values of an arm's gain in value over plain's by a batch, a ratio of means."""
     runs = tables["smollm2_training/runs"].pivot(
         index="seed", columns=["arm", "batch"], values="value"
     )

@@ -6,13 +6,18 @@ A unit is SmolLM2-135M tuned to sums in a sentence with a data seed of its own
 a row for each rollout of the measured prompts and for each sign of the others, alone or in bundles,
 makes every step on 1 to 64 prompts. Tables:
 
-    sums       cancelled share by class of word, by reward and permuted: `PushRows.sums`, as study cancelled has them
-    rates      whether tokens follow their own sign, by prompts per step: `flip_rates`, as study dose
-    pairs      coupling by mass within prompts: `pair_sums`, as study mass
-    blocks     coupling by mass in other prompts: `coupling_by_mass`, as study mass
-    training   agreement of a full step and the output layer over all tokens, at the start: `proxy_signs`, as study mass
-    gaps       value of boosted minus that of suppressed tokens at equal position, by reward and permuted: `value_gaps`
-    rows       how many prompts and tokens it rests on, and by how much the rows' sum misses a real step of all
+    sums       cancelled share by class of word, by reward and permuted: `PushRows.sums`, as in
+               study cancelled
+    rates      whether tokens follow their own sign, by prompts per step: `flip_rates`, as in study
+               dose
+    pairs      coupling by mass within prompts: `pair_sums`, as in study mass
+    blocks     coupling by mass in other prompts: `coupling_by_mass`, as in study mass
+    training   agreement of a full step and the output layer over all tokens, at the start:
+               `proxy_signs`, as in study mass
+    gaps       value of boosted minus that of suppressed tokens at equal position, by reward and
+               permuted: `value_gaps`
+    rows       how many prompts and tokens it rests on, and by how much the rows' sum misses a real
+               step of all
 
 Values are sampled, for nobody knows them: 32 continuations after each of 64 tokens. These are
 digits, at places where digits differ: before them all words are worth the same, and behind them a
@@ -59,7 +64,10 @@ SIZES = {"smollm2:sums": ProbeSizes()}
 
 
 def probes_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """The tables of one unit, as the module's head says. Raises ValueError if too few prompts push."""
+    """The tables of one unit, as the module's head says.
+
+    Raises ValueError if too few prompts push.
+    """
     size, policy = SIZES[bench.scale.name], bench.policy
     rollouts = bench.sample(size.prompts, bench.data_seed)
     pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[: size.measured]

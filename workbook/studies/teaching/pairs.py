@@ -102,7 +102,7 @@ def same_word_shares(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def mixed_rollouts(bench: Bench, prompts: int = PROMPTS) -> Rollouts:
-    """Rollouts of so many training prompts whose rewards differ, with the advantages of Dr. GRPO."""
+    """Rollouts of so many training prompts with unlike rewards, with advantages of Dr. GRPO."""
     given = (bench.task, DRAWN * prompts, _GROUP_SIZE, bench.data_seed, bench.scale.max_new_tokens)
     rollouts = sample_rollouts(bench.policy, *given)
     advantages = group_advantages(rollouts.rewards, rollouts.group_ids, "dr_grpo")

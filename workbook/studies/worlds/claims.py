@@ -67,7 +67,7 @@ def lead_beyond_sharpening(tables: Tables, arm: str) -> pd.Series:
 
 
 def lead_where_credit_is_clear(tables: Tables, rule: str, column: str = "tokens") -> pd.Series:
-    """`beside_plain` of a rule of the arena; Void where known credit itself is not clear of plain."""
+    """`beside_plain` of a rule of the arena; Void where known credit is not clear of plain."""
     price = t_interval(PRICE(tables))
     if price.low <= 0:
         text = f"{price.mean:.2f} [{price.low:.2f}, {price.high:.2f}]"

@@ -1,10 +1,11 @@
 """What runs in worlds come to: tokens to half-way, rates, the price of one reward, and the line
 through the prices. Half-way is that of `workbook.app.half_way`.
 
-    price      = log2(sampled tokens until half-way, plain / the same, known credit)        octaves, of one policy
-    signal     = squared length of the expected update / mean squared length of one batch's update, at the start:
-                 the population share of signal, of which the choice of prompts is noise
-    the law    : mean price of a world = a + b log2(1 / signal), one line through all worlds
+    price     = log2(sampled tokens until half-way, plain / the same, known credit)
+                octaves, of one policy
+    signal    = squared length of the expected update / mean squared length of one batch's update,
+                at the start: the population share of signal; the choice of prompts is noise of it
+    the law   : mean price of a world = a + b log2(1 / signal), one line through all worlds
 """
 
 from __future__ import annotations

@@ -5,17 +5,19 @@ A batch has 64 rollouts, so that large groups leave few prompts; in the worlds o
 highest start pairs and sixteens run at half and twice plain's own rate, too. A default is plain
 with one thing changed:
 
-    length     a rollout's tokens weigh 1 / T_i          loss type grpo           twin: their mean over the group
-    scaling    a group's tokens weigh 1 / s_g            scale_rewards            twin: plain
-    clip       two steps a batch, ratios clipped at 0.2  num_iterations, epsilon  twin: their mean over the group
-    sampler    top_p 0.9, of which no weight knows       vLLM's                   twin: plain
+    arm      what is unequal                           TRL's setting            twin
+    length   a rollout's tokens weigh 1 / T_i          loss type grpo           mean over the group
+    scaling  a group's tokens weigh 1 / s_g            scale_rewards            plain
+    clip     two steps a batch, ratios clipped at 0.2  num_iterations, epsilon  mean over the group
+    sampler  top_p 0.9, of which no weight knows       vLLM's                   plain
 
 A twin has the sum of the weights (up to a factor that AdamW does not see) without their inequality.
 Table updates, of what a batch pushes the policy at the start by, the sum over its steps of the
 gradient of 1/B sum_it w A log pi: total2, mean squared length; mean2, that of its expectation m;
 bias2:
 
-    |m|^2 - <m, e>^2 / |e|^2      off the exact gradient e; of products of two halves of the batches, without noise
+    |m|^2 - <m, e>^2 / |e|^2    off the exact gradient e; of products of two halves of the batches,
+                                without noise
 """
 
 from collections.abc import Mapping

@@ -106,8 +106,9 @@ def update_squares(bench: Bench, redraws: int) -> pd.DataFrame:
     of the policy as it is, on prompts that nobody trains on; every batch draws prompts and rollouts
     anew.
 
-        mean2  = |E g|^2 = c^2 <G_1, G_2>       of exact gradients of the value on two halves of the prompts
-        total2 = mean_m |g_m|^2                 sampled2 = mean_{m != n} <g_m, g_n>: mean2 again, with sampling's noise
+        mean2    = |E g|^2 = c^2 <G_1, G_2>       of exact gradients on two halves of the prompts
+        total2   = mean_m |g_m|^2
+        sampled2 = mean_{m != n} <g_m, g_n>       mean2 again, with sampling's noise
 
     all without bias, as halves and batches share no noise. c is 1 for known credit; for plain,
     whose baseline holds each rollout's own reward, 1 - 1 / group size.
