@@ -27,7 +27,7 @@ from workbook.probes.blocks import Blocks, block_coupling
 from workbook.probes.cancellation import (
     LATER_RESULT,
     MATCHED_STYLE,
-    PUSH_PARTS,
+    PUSHER_PARTS,
     REMOVAL_ORDERS,
     RIGHT_RESULT,
     WRONG_RESULT,
@@ -86,7 +86,7 @@ def test_the_parts_of_a_toy_step_are_what_autograd_makes_of_it():
     for at in parts.index[::7]:
         [own] = torch.autograd.grad(logps[at], weight, retain_graph=True)
         assert float((own * step).sum()) == pytest.approx(
-            parts.loc[at, list(PUSH_PARTS)].sum(), abs=1e-10
+            parts.loc[at, list(PUSHER_PARTS)].sum(), abs=1e-10
         )
 
 
@@ -213,7 +213,7 @@ def test_rows_and_real_steps_agree_in_the_bundled_policy(sampled):
     unsure = rows.tokens["unsure"].to_numpy()[made[REMOVAL_ORDERS[0]].index]
     for order, parts in made.items():
         miss, real = (
-            (parts[list(PUSH_PARTS)].sum(axis=1) - parts["real"])[unsure],
+            (parts[list(PUSHER_PARTS)].sum(axis=1) - parts["real"])[unsure],
             parts["real"][unsure],
         )
         assert np.sqrt((miss**2).mean() / (real**2).mean()) < (
@@ -232,7 +232,7 @@ def test_doublings_stand_for_their_rollouts(sampled):
     fine, coarse = (probe.rollout_rows(policy, one, 4, alone) for alone in (8, 4))
     assert coarse.blocks.blocks["rollouts"].tolist()[:4] == [1, 1, 1, 1]
     assert coarse.blocks.blocks["rollouts"].sum() == 8
-    a, b = (one.parts(one.weights())[list(PUSH_PARTS[:2])].to_numpy() for one in (fine, coarse))
+    a, b = (one.parts(one.weights())[list(PUSHER_PARTS[:2])].to_numpy() for one in (fine, coarse))
     assert np.sqrt(((a - b) ** 2).mean() / (a**2).mean()) < 0.05
     signs = one.advantages > 0
     gram = block_coupling(
@@ -250,7 +250,7 @@ def test_the_study_leaves_sums_from_which_claims_read(tables):
     assert set(sums.loc[sums["curve"] == "rollouts", "size"]) == {8, 16}
     single = tables["tokens"]
     unsure = single["logp"] < np.log(0.9)
-    assert single.loc[unsure, list(PUSH_PARTS)].notna().all(axis=None)
+    assert single.loc[unsure, list(PUSHER_PARTS)].notna().all(axis=None)
     assert len(single) < 3000
     assert claims.cancelled_share_at({"cancelled/sums": sums}).between(-3, 1.5).all()
     assert np.isfinite(
@@ -288,7 +288,7 @@ def test_charts_say_what_the_rows_hold(toy):
 def test_measured_tables_are_drawn(tables):
     committed = Tables("tiny")
     committed._whole = {f"cancelled/{name}": table.assign(seed=0) for name, table in tables.items()}
-    explorer = explore_cancellation(figures.summed_pushes(committed))
+    explorer = explore_cancellation(figures._summed_pushes(committed))
     explorer.set(prompts=2, rewards=REWARDS[1])
     assert "style" in set(explorer.tables["bars"]["kind"])
     curves = figures.cancelled_curves(committed)

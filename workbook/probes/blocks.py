@@ -105,6 +105,7 @@ class Blocks:
         push_by_block[np.flatnonzero(pushes), block[pushes]] = self.tokens["push"].to_numpy()[
             pushes
         ]
+        # a column counts only where the whole gradient of its block is known
         tokens_measured = np.bincount(block[pushes], minlength=len(self.blocks))
         whole = tokens_measured == self.blocks["tokens"].to_numpy()
         return np.where(whole[None], self.changes.astype(float) @ push_by_block, np.nan)
@@ -136,6 +137,7 @@ def block_coupling(
     pushes = on_policy_pushes(rollouts)  # (B, T)
     labels = _block_labels(rollouts, blocks).masked_fill(pushes == 0, -1)
     require_pushes(rollouts, labels >= 0)
+    # a place for each block, from 0, and -1 for tokens that do not push
     labels, names = _numbered(labels)
     rows = _measured_rows(rollouts, measured)
 
@@ -153,6 +155,7 @@ def block_coupling(
     error = np.sqrt(np.mean((changes.sum(0) - real) ** 2) / np.mean(real**2))
 
     alive = rollouts.completion_mask.bool()
+    # a row per token, of all rollouts, then of the measured ones
     table = rollouts.token_table().assign(
         block=labels[alive].cpu().numpy(), push=pushes.double()[alive].cpu().numpy()
     )
@@ -224,6 +227,7 @@ class _SGDOfLength(torch.optim.SGD):
 
     def step(self, closure=None):
         norm = torch.stack([p.grad.norm() for p in self.weights if p.grad is not None]).norm()
+        # SGD moves by lr times the gradient
         tiny = torch.finfo(torch.float32).tiny
         self.param_groups[0]["lr"] = self.length / max(float(norm), tiny)
         return super().step(closure)
@@ -319,6 +323,7 @@ def step_changes(
             positive_only,
             'False, or blocks of one sign each: block_coupling(..., blocks="sign")',
         )
+    # how many prompts each of U prompts or bundles stands for
     sizes = blocks.prompts_by_group()
     if not 1 <= prompts_per_step <= sizes.sum():
         raise InvalidValue(
@@ -361,6 +366,7 @@ def _draw_others(sizes: pd.Series, wanted: int, generator: np.random.Generator) 
     bundles = sizes.index[sizes > 1].to_numpy()
     chosen = bundles
     if len(bundles):
+        # no bundle is larger than the largest, so that so many surely fit
         fitting = wanted // int(sizes[bundles].max())
         chosen = generator.permutation(bundles)[:fitting]
     rest = wanted - int(sizes[chosen].sum())
@@ -387,6 +393,7 @@ def coupling_by_mass(blocks: Blocks) -> pd.DataFrame:
     token_ids = tokens["token_id"].to_numpy()
     unsure = (tokens["logp"] < np.log(BELOW_HALF)).to_numpy()
     rows = []
+    # what a block does outside itself, by what it shares with the token
     for k, pushing in blocks.pushing.groupby("block"):
         pushed = pushing["token_id"]
         pushed_unsure = pushed[pushing["logp"] < np.log(BELOW_HALF)]
@@ -410,6 +417,7 @@ def coupling_by_mass(blocks: Blocks) -> pd.DataFrame:
         outside = (tokens["block"] != k).to_numpy()
         rows.append(cells[outside].groupby(["where", "kind"]).sum())
 
+    # over all blocks, and as shares within each place
     sums = pd.concat(rows).groupby(["where", "kind"]).sum()
     total = sums.groupby("where").transform("sum")
     shares = pd.DataFrame(
@@ -447,6 +455,7 @@ def _step_energy(blocks: Blocks, positive_only: bool) -> Callable:
     products = gram[np.ix_(chosen, chosen)]
     same_prompt = group[chosen][:, None] == group[chosen][None]
 
+    # means over prompts, and over ordered pairs of two prompts
     n = blocks.blocks["group"][whole].nunique()
     own = products[same_prompt].sum() / n
     cross = products[~same_prompt].sum() / max(1, n * (n - 1))

@@ -3,7 +3,7 @@
 A good rollout pushes its words up, a bad one pushes the same words down. What remains of a word's
 own push? One step changes a token by a sum over who pushes: the same prompt with the token's own
 sign (that of its rollout's advantage; its own rollout included), the same prompt with the other
-sign, other prompts with either: PUSH_PARTS. A *side* is a part, or a sum of two, of one sign. The
+sign, other prompts with either: PUSHER_PARTS. A *side* is a part, or a sum of two, of one sign. The
 cancelled share of a set of tokens is
 
     - sum(other side x own side) / sum(own side^2)
@@ -48,7 +48,7 @@ from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.training.optimizers import trained_weights
 
 # own prompt or others, own sign or the other one
-PUSH_PARTS = ("same", "other", "others_same", "others_other")
+PUSHER_PARTS = ("same", "other", "others_same", "others_other")
 RIGHT_RESULT = "right result"
 WRONG_RESULT = "wrong result"
 LATER_RESULT = "result after an error"
@@ -146,9 +146,9 @@ class PushRows:
     def parts(
         self, weights: Float[np.ndarray, " K"], prompts: int = 1, seed: int | None = None
     ) -> pd.DataFrame:
-        """The tokens that push, with PUSH_PARTS of their change in a step on so many prompts.
+        """The tokens that push, with PUSHER_PARTS of their change in a step on so many prompts.
 
-        Columns sign and PUSH_PARTS, per learning rate. The other prompts that push are the next
+        Columns sign and PUSHER_PARTS, per learning rate. The other prompts that push are the next
         ones in a circle, or drawn with a seed; bundles join last, and whole. Raises ValueError for
         more prompts than push, and where none does.
         """
@@ -161,6 +161,7 @@ class PushRows:
             bundles = generator.permutation(bundles)
 
         pushing = set(single)
+        # each measured prompt in turn is the own one, and others join it
         tables = []
         for group in self.groups:
             if group not in pushing:
@@ -201,6 +202,7 @@ class PushRows:
         sign = sign_of_row[row_of_token[tokens]]
         same_prompt = (group_of_row[rows] == group)[:, None]
         same_sign = sign_of_row[rows, None] == sign
+        # (rows, tokens), in the order of PUSHER_PARTS
         masks = (
             same_prompt & same_sign,
             same_prompt & ~same_sign,
@@ -209,7 +211,7 @@ class PushRows:
         )
         columns = {
             name: np.where(mask, pushes, 0.0).sum(0)
-            for name, mask in zip(PUSH_PARTS, masks, strict=True)
+            for name, mask in zip(PUSHER_PARTS, masks, strict=True)
         }
         return pd.DataFrame({"sign": sign, **columns}, index=tokens)
 
@@ -299,7 +301,7 @@ def set_sums(parts: pd.DataFrame, weights: Float[np.ndarray, " M"]) -> dict[str,
     - tokens; up, down: tokens of either sign
     - up_follows, down_follows: those of them whose change has their own sign
     """
-    same, other, others_same, others_other = (parts[name].to_numpy() for name in PUSH_PARTS)
+    same, other, others_same, others_other = (parts[name].to_numpy() for name in PUSHER_PARTS)
     sign = parts["sign"].to_numpy()
     others = others_same + others_other
     side = same + others_same
@@ -366,6 +368,7 @@ def unit_rows(
     known["reward"] = known["reward"].where(of_one_reward)
 
     unit_labels = torch.tensor(known.index[known["reward"].notna()].to_numpy())
+    # rewards can then be permuted afterwards, by weighing the rows anew
     advantages = torch.where(torch.isin(labels, unit_labels), 1.0, rollouts.advantages)
     # a prompt's rollouts that are not measured are another group for this step
     lent_groups = torch.where(measured, groups, groups.max() + 1 + groups)
@@ -415,6 +418,7 @@ def rollout_rows(policy, rollouts: Rollouts, measured: int = 8, alone: int = 64)
     """
     n = torch.arange(len(rollouts))
     doubling = torch.log2((n + 0.5).clamp(min=1)).floor().long()
+    # numbers beyond those of the single rollouts
     by_sign = len(rollouts) + 2 * doubling + (rollouts.advantages > 0).cpu()
     return unit_rows(policy, rollouts, torch.where(n < alone, n, by_sign), n < measured)
 
@@ -507,8 +511,9 @@ def left_out(
             p.detach().copy_(start[name] + rate * direction)
         return (logps(mine, part)[alive] - before).double().cpu().numpy()
 
+    # what the sum of small steps predicts, which also sets the size of the real ones
     by_sum = rows.split(rows.weights(), group, beside)
-    parts = [*PUSH_PARTS]
+    parts = [*PUSHER_PARTS]
     unsure = rows.tokens["unsure"].to_numpy()[by_sum.index]
     positive = (by_sum["sign"] > 0).to_numpy()
     sum_of_rows, others_first, other_sign_first = REMOVAL_ORDERS

@@ -102,6 +102,7 @@ def token_classes(tokens: tuple[str, ...], text: str) -> tuple[str, ...]:
     >>> token_classes(tokens, "Therefore x = 12.")
     ('Reasoning', 'Reasoning', 'Math', 'Math', 'Math', 'Math', 'Template', 'Template')
     """
+    # a class for each character of the text, then a vote of each token's characters
     class_of_character = []
     for piece, name in _classified_pieces(text):
         class_of_character += [name] * len(piece.text)
@@ -113,6 +114,7 @@ def token_classes(tokens: tuple[str, ...], text: str) -> tuple[str, ...]:
             candidates = class_of_character[start : start + len(core)]
             # dict.fromkeys keeps the order, so that max takes the earlier of two
             classes.append(max(dict.fromkeys(candidates), key=candidates.count))
+        # spaces and special tokens are no part of the text
         elif not core or _SPECIAL_TOKEN.fullmatch(core):
             classes.append("Template")
         else:
@@ -174,6 +176,7 @@ def _piece_class(piece: _Piece, neighbours: list[_Piece]) -> str:
     # minus or times beside a term; else a hyphen or a bullet
     if piece.kind == "maybe":
         return "Math" if any(_is_term(one) for one in neighbours) else "Template"
+    # the remaining pieces are single characters
     is_punctuation = unicodedata.category(piece.text)[0] == "P" or piece.text in "`|~^_"
     return "Template" if is_punctuation else "other"
 
@@ -184,6 +187,7 @@ def _word_class(word: str, neighbours: list[_Piece]) -> str:
     if len(word) == 1 and beside_math:
         return "Math"
     plain = word.lower().replace("’", "'")
+    # lists of English words say nothing of other scripts
     is_latin = plain[0].isascii() or unicodedata.name(plain[0], "").startswith("LATIN")
     if not is_latin:
         return "other"

@@ -88,6 +88,7 @@ class GroupTokens:
         def pairwise(combine, values: Tensor) -> Tensor:
             return combine(values[i][:, None], values[None, first:])
 
+        # later conditions overwrite earlier ones: the closest relation counts
         where = torch.where(pairwise(torch.eq, self.rollout), 2, 3)
         where = torch.where(pairwise(torch.eq, self.context), 1, where)
         where[torch.arange(len(i)), i - first] = 0
@@ -125,6 +126,7 @@ def _tokens_of_group(
     policy, rollouts: Rollouts, group: int, tokens: pd.DataFrame, cuts: Float[Tensor, " K"]
 ) -> GroupTokens:
     """The tokens of one prompt's rollouts; tokens: their rows of the table."""
+    # (N, D) and (N, V), by far the largest of what is kept
     states = output_states(policy, rollouts)
     logps, _ = token_scores(states.logits[None], states.tokens[None], entropies=False)
     p = logps[0].double().exp()  # (N,)
@@ -236,6 +238,7 @@ def gradient_products(
         ones = torch.ones_like(tokens.p, dtype=torch.float32)
         kernels = []
         products = []
+        # a backward pass and a forward-mode pass of each anchor
         for i in chosen:
             kernels.append(tokens.states.coupled(int(i), ones)["coupling"].to_numpy())
             row, position = places[i].tolist()
@@ -294,6 +297,7 @@ def choose_tokens(
     low, high = confidence
     p = rollouts.old_logps.exp()
     chosen = rollouts.completion_mask.bool() & (rollouts.completion_ids == token_id)
+    # as it was when it was sampled
     chosen &= (p > low) & (p <= high)
     if sign is not None:
         chosen &= (rollouts.advantages.sign() == sign).view(len(rollouts), -1)
@@ -341,6 +345,7 @@ def masked_update(
     """
     moved = logp_change(private_copy(policy), rollouts, optimizer, lr, chosen=chosen, **settings)
     aggregate = settings.get("aggregate", "dr_grpo")
+    # the closed form beside the real step, of the same tokens
     predicted = output_layer_step(policy, rollouts, lr, chosen, aggregate)
     alive = rollouts.completion_mask.bool()
     return rollouts.token_table().assign(

@@ -33,7 +33,7 @@ from workbook.rollouts.scoring import in_batches
 from workbook.theory.coupling import NEARLY_CERTAIN
 
 DOSES = tuple(2**k for k in range(10))  # prompts per step
-MEASURED_PROMPTS = 24
+DOSE_PROMPTS = 24
 BUNDLE_PROMPTS = 16
 CONFIDENCE_BANDS = (0.0, 0.3, 0.6, NEARLY_CERTAIN)  # of the token's probability
 # columns by which the control R1 tells words apart
@@ -49,7 +49,7 @@ ROLLOUT_KINDS = ("own", "same word and place", "same word elsewhere", "no such w
 def dose_blocks(
     policy,
     rollouts: Rollouts,
-    measured: int = MEASURED_PROMPTS,
+    measured: int = DOSE_PROMPTS,
     bundle: int = BUNDLE_PROMPTS,
 ) -> Blocks:
     """Blocks for curves over prompts per step.
@@ -73,6 +73,7 @@ def dose_blocks(
     whole = len(others) // bundle * bundle
     bundle_of = {group: k // bundle for k, group in enumerate(others[:whole])}
 
+    # labels of bundles begin beyond those of single rollouts
     labels = torch.full_like(rollouts.completion_ids, -1)
     positive = (advantages[:, 0] > 0).tolist()
     for row, group in enumerate(rollouts.group_ids.tolist()):
@@ -128,6 +129,7 @@ def matched_weights(
     sign = np.sign(tokens["push"])
     positive = (sign == 1).groupby(word).transform("sum")
     negative = (sign == -1).groupby(word).transform("sum")
+    # the side with more of a word is weighed down to the other
     own = np.where(sign > 0, positive, negative)
     weights = np.minimum(positive, negative) / np.maximum(own, 1)
     counts = (sign != 0) & (tokens["logp"] < np.log(NEARLY_CERTAIN))

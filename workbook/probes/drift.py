@@ -45,6 +45,7 @@ class DriftFrom:
         # the solutions of a prompt stand one after another
         table["solution"] = table["rollout"] % solutions
         self.token_ids = torch.tensor(table["token_id"].to_numpy())  # (N,)
+        # (N, V) log-probabilities of every next token, which each later policy is compared with
         self.logps, measured = self._scored(before, "before")
         self.table = table[_PLACE_COLUMNS].assign(**measured)
 
@@ -58,6 +59,7 @@ class DriftFrom:
         """Log-probabilities of all next tokens, and the columns that follow from them."""
         logps = output_states(policy, self.rollouts).logits.cpu().float().log_softmax(-1)
         logp = logps.gather(-1, self.token_ids[:, None]).squeeze(-1)
+        # nats, over the whole vocabulary
         entropy = -(logps.exp() * logps).sum(-1)
         columns = {
             f"logp_{name}": logp.double().numpy(),
@@ -109,6 +111,7 @@ def odds_drift(report: pd.DataFrame) -> pd.DataFrame:
     report, given that one of them is produced, between 0 and the log of their number.
     """
     rows = []
+    # a solution is as likely as all of its tokens together
     solution_logps = report.groupby(["group", "solution"])[["logp_before", "logp_after"]].sum()
     for group, logps in solution_logps.groupby(level=0):
         before = torch.from_numpy(logps["logp_before"].to_numpy().copy())  # (S,)
@@ -126,6 +129,7 @@ def right_solutions(policy, task, prompts: list[dict], solutions: int, seed: int
     rng = random.Random(seed)
     texts = []
     for row in prompts:
+        # the same styles for both policies, since only the seed decides
         styles = task.some_styles(row["prompt"], solutions, rng)
         texts.append([task.render(row["prompt"], style) for style in styles])
     return written_rollouts(policy, task, prompts, texts)

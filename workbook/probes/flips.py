@@ -161,6 +161,7 @@ def cancellation_index(policy, rollouts: Rollouts) -> pd.DataFrame:
     Memory: N x V for the N tokens of one group at a time, or of all where that is little.
     """
     table = rollouts.token_table()
+    # a type is a token id within one prompt's group
     by_type = table.astype({"advantage": float}).groupby(["group", "token_id"])["advantage"]
     size = by_type.transform(lambda advantages: advantages.abs().sum())
     ratio = by_type.transform("sum") / size.where(size > 0, 1.0)
@@ -179,6 +180,7 @@ def cancellation_index(policy, rollouts: Rollouts) -> pd.DataFrame:
             states = all_states.select(torch.tensor(rows.index.to_numpy()))
         else:
             states = output_states(policy, rollouts.select(rollouts.group_ids == group))
+        # (N,), of each token's rollout
         advantages = torch.tensor(rows["advantage"].to_numpy(dtype=float))
         net, size = _coupled_sums(states, advantages.to(states.tokens.device))
         # else the states are held beside those of the next group
@@ -218,6 +220,7 @@ def predicts(table: pd.DataFrame, predictors: Sequence[str], target: str = "dlog
     below 0 (1/2: no better than chance). Prompts in which predictor or target does not vary are
     left out.
     """
+    # a number per prompt for each predictor and measure
     by_measure: dict[tuple[str, str], list[float]] = {}
     for predictor in predictors:
         for _, group in table.groupby("group"):

@@ -4,10 +4,10 @@ A step of plain SGD moves the log-probability of token i by a sum over all token
 
     change_i = lr sum_j K_ij A_j        K_ij = <grad log pi_i, grad log pi_j>
 
-with A_j the advantage of j's rollout and gradients by all trained weights. Each pair is of the same or of the other sign of advantage,
-of the same or of another word, in the same context (the same tokens before it under the same
-prompt) or in another, of the same prompt or of another. Cancellation in the sense of the hypothesis
-is one kind of pair: *other sign, same word*.
+with A_j the advantage of j's rollout and gradients by all trained weights. Each pair is of the same
+or of the other sign of advantage, of the same or of another word, in the same context (the same
+tokens before it under the same prompt) or in another, of the same prompt or of another.
+Cancellation in the sense of the hypothesis is one kind of pair: *other sign, same word*.
 
     table = cancellation_by_pair(policy, rollouts)   # a row per unsure token, a column per kind
     table[OWN_KINDS].sum(axis=1)                     # what its own prompt does to it
@@ -75,6 +75,7 @@ class PromptPairs:
         """
         pushes = self.gram * advantages  # (N, N): what token j does to token i
         itself = np.eye(len(pushes), dtype=bool)
+        # (N, N) masks: pairs of tokens that agree
         same_sign = _equal_pairs(np.sign(advantages))
         same_word = _equal_pairs(self.tokens["token_id"].to_numpy())
         same_context = _equal_pairs(self.tokens["context"].to_numpy())
@@ -108,6 +109,7 @@ def prompt_pairs(
     table = rollouts.token_table()
     # numbered as they first appear
     table["context"] = pd.factorize(token_contexts(rollouts).cpu().numpy())[0]
+    # four bytes a number: what the gradients of all tokens would take
     weights = sum(p.numel() for p in trained_weights(policy).values())
     for group, tokens in table.groupby("group", sort=False):
         part = rollouts.select((rollouts.group_ids == group).nonzero().squeeze(1))
@@ -142,6 +144,7 @@ def _gram_by_columns(policy, rollouts: Rollouts) -> Float[np.ndarray, "N N"]:
     """The Gram matrix column by column: one backward pass and one forward-mode pass per token."""
     along = Along(policy)
     alive = rollouts.completion_mask.bool()
+    # what a step along one token's gradient does to all tokens is a column
     columns = []
     for rollout, position in alive.nonzero().tolist():
         gradient = along.gradient(rollouts.select([rollout]), (0, position))
@@ -178,6 +181,7 @@ def cancellation_by_pair(
     for pairs in prompt_pairs(policy, rollouts, one_at_a_time):
         by_kind = pairs.split(pairs.tokens["advantage"].to_numpy(dtype=float))
         table = pd.concat([pairs.tokens, by_kind], axis=1)
+        # a token that is nearly certain hardly moves, whoever pushes
         unsure = table["logp"] < np.log(NEARLY_CERTAIN)
         parts.append(table[unsure & (table["advantage"] != 0)])
     table = pd.concat(parts, ignore_index=True)
@@ -215,6 +219,7 @@ def _by_other_prompts(policy, rollouts: Rollouts, table: pd.DataFrame) -> pd.Dat
             pushing = of_sign & (rollouts.completion_ids == int(word))
             by_own_word[is_word] = change_by(pushing)[is_word]
 
+        # a derivative is linear: other words did what the own word did not
         by_word = {"same": by_own_word, "other": by_all_words - by_own_word}
         relation = np.where(signs == sign, "same", "other")
         for which, word in product(SAME_OTHER, repeat=2):
@@ -222,6 +227,7 @@ def _by_other_prompts(policy, rollouts: Rollouts, table: pd.DataFrame) -> pd.Dat
             by_own_prompt = table[own_kinds].sum(axis=1)
             if which == "same" and word == "same":
                 by_own_prompt += table["self"]
+            # of the tokens to which the pushers have this relation
             chosen = relation == which
             by_others = (by_word[word] - by_own_prompt)[chosen]
             columns[f"others_{which}_sign_{word}_word"][chosen] = by_others

@@ -197,6 +197,7 @@ class ScaledStep:
         self.weights = trained_weights(self.policy, parameters).values()
         self.start = [p.detach().clone() for p in self.weights]
         update(self.policy, rollouts, optimizer, lr, parameters=parameters, **settings)
+        # the step is kept as a direction in the weights
         self.change = [
             p.detach() - start for p, start in zip(self.weights, self.start, strict=True)
         ]
@@ -280,6 +281,7 @@ def along_training(
     follows.  settings: more of `update`.
     """
     rows = task.dataset(prompts * (steps + 1), seed)
+    # one optimizer for all steps, so that its momentum goes on
     mine = private_copy(policy)
     stepper = optimizer_of(mine, optimizer, lr, settings.get("parameters"))
     for step in progress(range(steps + 1), "training"):
@@ -311,6 +313,7 @@ def output_layer_step(
     pushes = on_policy_pushes(rollouts, aggregate)
     if chosen is not None:
         pushes = pushes.masked_fill(~chosen.to(pushes.device), 0.0)
+    # only the last layer moves: what goes into it stays as it is
     states = output_states(policy, rollouts)
     alive = rollouts.completion_mask.bool()
     return states.predicted(pushes[alive].to(states.hidden.device), lr)

@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 
 from workbook.probes.cancellation import (
-    PUSH_PARTS,
+    PUSHER_PARTS,
     PushRows,
     left_out,
     prompt_rows,
@@ -51,7 +51,7 @@ _KEPT = [
     "category",
     "credit",
     "sign",
-    *PUSH_PARTS,
+    *PUSHER_PARTS,
 ]
 BY = ["curve", "size", "rewards", "identity", "kind"]
 
@@ -195,7 +195,7 @@ def real_steps(policy, rollouts: Rollouts, rows: PushRows, prompts: int) -> pd.D
         )
         for (nats, order), parts in tables.items():
             seen = parts[rows.tokens["unsure"].to_numpy()[parts.index]]
-            miss = seen[[*PUSH_PARTS]].sum(axis=1) - seen["real"]
+            miss = seen[[*PUSHER_PARTS]].sum(axis=1) - seen["real"]
             about = {
                 "nats": nats,
                 "order": order,
@@ -220,7 +220,7 @@ def single_tokens(rows: PushRows) -> pd.DataFrame:
     """
     parts = rows.parts(rows.weights(), min(LAID_OUT, rows.blocks.prompts), 0)
     table = rows.tokens.loc[parts.index].assign(**parts.astype("float32"))
-    table.loc[~table["unsure"], [*PUSH_PARTS]] = np.nan
+    table.loc[~table["unsure"], [*PUSHER_PARTS]] = np.nan
     once = ~table[~table["unsure"]].duplicated(["group", "sign", "token_id"]).reindex(
         table.index, fill_value=True
     )

@@ -22,8 +22,8 @@ from workbook.probes.blocks import Blocks, block_coupling, coupling_by_mass
 from workbook.probes.categories import categorized
 from workbook.probes.dose import (
     BUNDLE_PROMPTS,
+    DOSE_PROMPTS,
     DOSES,
-    MEASURED_PROMPTS,
     anchor_labels,
     dose_blocks,
     dose_curve,
@@ -50,7 +50,7 @@ TABLES = ("rates", "net", "blocks")
 # compared
 SIZES = {
     "tiny": (12, 4, 2, 4, (2, 4)),
-    "family": (570, MEASURED_PROMPTS, BUNDLE_PROMPTS, 256, (16, 64, 256)),
+    "family": (570, DOSE_PROMPTS, BUNDLE_PROMPTS, 256, (16, 64, 256)),
 }
 LANGUAGE_MODELS = {  # prompts that push, that are measured, in a bundle; tokens that push alone
     "tiny": (4, 2, 2, 2),

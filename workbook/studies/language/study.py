@@ -32,7 +32,7 @@ import pandas as pd
 import torch
 
 from workbook.probes.blocks import block_coupling, coupling_by_mass
-from workbook.probes.cancellation import PUSH_PARTS, PushRows, prompt_rows
+from workbook.probes.cancellation import PUSHER_PARTS, PushRows, prompt_rows
 from workbook.probes.dose import flip_rates
 from workbook.probes.pair_mass import pair_sums
 from workbook.probes.step import MOVED
@@ -106,7 +106,7 @@ def moved_tokens(rows: PushRows, parts: pd.DataFrame) -> pd.DataFrame:
     """The token table of `PushRows.parts`: push (its sign), change and dlogp (both per rate), own
     (by the prompt).
     """
-    change = parts[[*PUSH_PARTS]].sum(axis=1)
+    change = parts[[*PUSHER_PARTS]].sum(axis=1)
     columns = {
         "push": parts["sign"],
         "change": change,
