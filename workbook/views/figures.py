@@ -1,24 +1,27 @@
-"""Figure kit: estimates with intervals as `forest`, `series` and `bars`; colour grids as `cells`;
-several as `panels`.
+"""Figure kit: estimates with intervals as forests, lines and bars; colour grids; several as panels.
 
 A table has one row per estimate, with the columns mean, low and high beside its names. Every part
-of the kit draws the table as it is (so an explorer can push rows into it) and returns a bare
-layered chart of fixed size, to which `titled` (in `workbook.views.style`) or `panels` adds title,
-subtitle and the description for screen readers:
+of the kit draws the table as it is, so that an explorer can push rows into it, and returns a bare
+layered chart of fixed size. `titled` (in `workbook.views.style`) or `panels` adds title, subtitle
+and the description for screen readers.
 
-    forest(table, "kind", "nats", by="series", threshold=3)       dots with intervals, a line per row
-    bars(table, "class", alt.X("moved:Q", title="moved"))         bars from zero, with intervals where there are any
-    series(table, alt.X("step:Q"), "reward", by="run")            lines with bands, or `spread="bars"`
-    cells(table, "scale", "claim", alt.Color("K:Q"), "label:N")   squares with a text
+    forest(table, "kind", "nats", by="series", threshold=3)    dots with intervals, one row each
+    bars(table, "class", alt.X("moved:Q", title="moved"))      bars from zero, with intervals
+    series(table, alt.X("step:Q"), "reward", by="run")         lines with bands
+    cells(table, "scale", "claim", alt.Color("K:Q"), "label")  coloured squares with a text
 
-Value axis: its title, or a ready-made alt.X / alt.Y of the middle value; the intervals are drawn on
-the same axis.
-Names: `by` gives each name of a column its colour and shape and one legend; `names` fixes their
-order, colors= and shapes= their looks; legend= takes settings of alt.Legend, or None for no legend;
-color= replaces it by any alt.Color. Lines to compare with: `zero=True` (solid), `threshold=`
-(dashed), or `rule(value, "x")` in `under=` or `over=`.
-Numbers: `number=` is the d3 format of the printed middle values, `form=` of those in the tooltip;
-`shown=` names further columns for the tooltip.
+Arguments that all share:
+
+    value           its title, or a ready-made alt.X or alt.Y of the middle value; the intervals are
+                    drawn on the same axis
+    by              a column whose names each get a colour, a shape, and one legend together
+    names           the order of these names; colors= and shapes= are their looks
+    legend          settings of alt.Legend, or None for no legend
+    color           any alt.Color instead of that of `by`
+    zero, threshold lines to compare with, solid and dashed; `rule(value, "x")` in under= or over=
+                    draws any other
+    number, form    d3 format of the printed middle values, and of those in the tooltip
+    shown           further columns for the tooltip
 """
 
 import altair as alt
@@ -38,7 +41,7 @@ from workbook.views.style import (
 
 INTERVAL = ("mean", "low", "high")
 GRID_LINE = "#999999"
-DASHES = [[1, 0], [6, 4], [2, 2], [8, 3, 2, 3], [3, 5], [10, 3]]
+_DASHES = [[1, 0], [6, 4], [2, 2], [8, 3, 2, 3], [3, 5], [10, 3]]
 
 
 def forest(
@@ -63,43 +66,44 @@ def forest(
     height: int | alt.Step | None = None,
     **names,
 ) -> alt.LayerChart:
-    """Dots with intervals, a line per row of a table; with `by`, several dots in each row; labels:
-    of the rows.
+    """Dots with intervals, a line per row of a table; with `by`, several dots in each row.
 
-    number_at: "above" the dot, or at the "end" of its interval.  hollow: an expression of rows
-    whose dot is hollow.
+    labels: whether rows are named.  number_at: "above" the dot, or at the "end" of its interval.
+    hollow: an expression of rows whose dot is hollow.
     """
-    y, x = _category(row, alt.Y, labelLimit=340), _value(value, alt.X)
-    y = y if labels else y.axis(None)
-    several = by is not None and table[_name(y)].duplicated().any()
-    base, dots = _colored(
-        alt.Chart(table).encode(y=y), table, by, color, alt.YOffset if several else None, **names
-    )
+    y = _category(row, alt.Y, labelLimit=340)
+    if not labels:
+        y = y.axis(None)
+    x = _value(value, alt.X)
     hints = tooltips(table, _name(y), by, *shown, *INTERVAL, form=form)
-    parts = [(dots, True)]
+
+    # several dots in a row stand one below the other
+    several = by is not None and table[_name(y)].duplicated().any()
+    offset = alt.YOffset if several else None
+    base, dots = _colored(alt.Chart(table).encode(y=y), table, by, color, offset, **names)
+
+    intervals = base.mark_rule(size=3, opacity=0.5)
+    layers = [*under, *_reference(zero, threshold, "x")]
+    layers.append(intervals.encode(x=_end(x, "low"), x2="high:Q", tooltip=hints))
+    point = {"size": 70, "opacity": 1}
     if hollow:
-        parts = [
-            (dots.transform_filter(f"!({hollow})"), True),
-            (dots.transform_filter(hollow), False),
-        ]
-    return _panel(
-        [
-            *under,
-            *_reference(zero, threshold, "x"),
-            base.mark_rule(size=3, opacity=0.5).encode(
-                x=_end(x, "low"), x2="high:Q", tooltip=hints
-            ),
-            *(
-                part.mark_point(size=70, opacity=1, filled=full).encode(x=x, tooltip=hints)
-                for part, full in parts
-            ),
-            *_numbers(base, x, number, end=number_at == "end", small=several),
-            *over,
-        ],
-        title,
-        width,
-        height or alt.Step(26 if not several else 22 if number else 18),
-    )
+        full = dots.transform_filter(f"!({hollow})").mark_point(**point, filled=True)
+        empty = dots.transform_filter(hollow).mark_point(**point, filled=False)
+        layers += [part.encode(x=x, tooltip=hints) for part in (full, empty)]
+    else:
+        layers.append(dots.mark_point(**point, filled=True).encode(x=x, tooltip=hints))
+    layers += _numbers(base, x, number, end=number_at == "end", small=several)
+
+    if height is None:
+        height = alt.Step(_row_step(several, bool(number)))
+    return _panel([*layers, *over], title, width, height)
+
+
+def _row_step(several: bool, numbered: bool) -> int:
+    """Pixels of a dot's row: less where several dots share one, more where numbers stand above."""
+    if not several:
+        return 26
+    return 22 if numbered else 18
 
 
 def series(
@@ -126,43 +130,45 @@ def series(
 ) -> alt.LayerChart:
     """Lines over x, one for each name of `by`, with their intervals.
 
-    spread: intervals as a "band", as "bars", or None.  dash: a column that tells lines apart by
-    dashes.
+    spread: intervals as a "band", as "bars", or None.
+    dash: a column that tells lines apart by dashes.
     """
     y = _value(value, alt.Y)
     hints = tooltips(table, by, _name(x), *shown, *_spread_columns(table, y), form=form)
-    base = alt.Chart(table).encode(x=x)
-    base, dots = _colored(base, table, by, color, None, **names)
+    base, dots = _colored(alt.Chart(table).encode(x=x), table, by, color, None, **names)
     lines = base.mark_line(strokeWidth=2.5, clip=clip)
     if dash:
-        dashes = (names.get("names") if dash == by else None) or table[
-            dash
-        ].drop_duplicates().tolist()
-        settings = names.get("legend", ())
-        if points and dash == by and "symbolType" not in dict(settings or ()):
-            # scales of one domain have one legend, whose symbols were dashed
-            dashes, settings = [*dashes, ""], None
-        scale = alt.Scale(
-            domain=dashes, range=[DASHES[k % len(DASHES)] for k in range(len(dashes))]
-        )
-        legend = _legend(settings, dashes)
-        lines = lines.encode(
-            strokeDash=alt.StrokeDash(f"{dash}:N", sort=None, legend=legend, scale=scale)
-        )
-        base, dots = (part.encode(detail=f"{dash}:N") for part in (base, dots))
+        lines = lines.encode(strokeDash=_dashes(table, dash, by, points, names))
+        # points and bands of a line belong together, as its dashes do
+        base = base.encode(detail=f"{dash}:N")
+        dots = dots.encode(detail=f"{dash}:N")
+
     layers = [*under, *_reference(zero, threshold, "y")]
     if spread:
-        band, ends = (
-            base.mark_area(opacity=0.2, clip=clip),
-            base.mark_rule(size=2, opacity=0.6, clip=clip),
-        )
-        layers.append((band if spread == "band" else ends).encode(y=_end(y, "low"), y2="high:Q"))
+        band = base.mark_area(opacity=0.2, clip=clip)
+        if spread != "band":
+            band = base.mark_rule(size=2, opacity=0.6, clip=clip)
+        layers.append(band.encode(y=_end(y, "low"), y2="high:Q"))
     layers.append(lines.encode(y=y))
     if points:
-        layers.append(
-            dots.mark_point(filled=True, size=55, opacity=1, clip=clip).encode(y=y, tooltip=hints)
-        )
+        marks = dots.mark_point(filled=True, size=55, opacity=1, clip=clip)
+        layers.append(marks.encode(y=y, tooltip=hints))
     return _panel([*layers, *over], title, width, height)
+
+
+def _dashes(table, dash: str, by: str | None, points: bool, settings: dict) -> alt.StrokeDash:
+    """Dashes by the names of a column; settings: names and legend, as of the colours."""
+    names = table[dash].drop_duplicates().tolist()
+    if dash == by and settings.get("names"):
+        names = list(settings["names"])
+    legend = settings.get("legend", ())
+    # scales of one domain share a legend, whose symbols would be dashed points: another domain
+    if points and dash == by and "symbolType" not in dict(legend or ()):
+        names = [*names, ""]
+        legend = None
+    patterns = [_DASHES[k % len(_DASHES)] for k in range(len(names))]
+    scale = alt.Scale(domain=names, range=patterns)
+    return alt.StrokeDash(f"{dash}:N", sort=None, legend=_legend(legend, names), scale=scale)
 
 
 def bars(
@@ -186,15 +192,23 @@ def bars(
     height: int | alt.Step = 220,
     **names,
 ) -> alt.LayerChart:
-    """Bars from zero, one for each category, or with `by` several beside one another; intervals if
-    there are any.
+    """Bars from zero, one for each category, with intervals if there are any.
 
-    outlined: an expression of rows whose bar has a black outline.  mark: settings of the bars.
+    by: several bars beside one another in each category.  outlined: an expression of rows whose bar
+    has a black outline.  mark: settings of the bars.
     """
-    along, across, offset = (alt.Y, alt.X, alt.XOffset) if vertical else (alt.X, alt.Y, alt.YOffset)
-    side, angle = ("y", {"labelAngle": 0}) if vertical else ("x", {"labelLimit": 340})
-    place, length = _category(category, across, **angle), _value(value, along)
-    base = alt.Chart(table).encode(**{"x" if vertical else "y": place})
+    if vertical:
+        side = "y"
+        place = _category(category, alt.X, labelAngle=0)
+        length = _value(value, alt.Y)
+        base = alt.Chart(table).encode(x=place)
+        offset = alt.XOffset
+    else:
+        side = "x"
+        place = _category(category, alt.Y, labelLimit=340)
+        length = _value(value, alt.X)
+        base = alt.Chart(table).encode(y=place)
+        offset = alt.YOffset
     base, _ = _colored(base, table, by, color, offset, shape=False, **names)
     columns = _spread_columns(table, length)
     hints = tooltips(table, _name(place), by, *shown, *columns, form=form)
@@ -202,23 +216,20 @@ def bars(
     if outlined:
         line = alt.when(outlined).then(alt.value(1.5)).otherwise(alt.value(0))
         bodies = bodies.encode(stroke=alt.value("black"), strokeWidth=line)
-    black, layers = base.encode(color=alt.value("black")), [*under, bodies]
+
+    layers = [*under, bodies]
+    black = base.encode(color=alt.value("black"))
     if "low" in columns:
-        layers.append(
-            black.mark_rule(size=2).encode(**{side: _end(length, "low"), f"{side}2": "high:Q"})
-        )
-        layers += _numbers(
-            black.transform_calculate(high="max(datum.high, 0)"),
-            length,
-            number,
-            True,
-            small=vertical,
-        )
+        ends = {side: _end(length, "low"), f"{side}2": "high:Q"}
+        layers.append(black.mark_rule(size=2).encode(**ends))
+        # a number stands beyond the bar, too, where the interval ends within it
+        beyond = black.transform_calculate(high="max(datum.high, 0)")
+        layers += _numbers(beyond, length, number, end=True, small=vertical)
     else:
         layers += _signed_numbers(black, length, number)
-    return _panel(
-        [*layers, *([rule(0, side, color="black")] if zero else []), *over], title, width, height
-    )
+    if zero:
+        layers.append(rule(0, side, color="black"))
+    return _panel([*layers, *over], title, width, height)
 
 
 def cells(
@@ -240,45 +251,41 @@ def cells(
 ) -> alt.LayerChart:
     """Coloured cells with a text in each: names on both axes, or intervals with x2= and y2=.
 
-    text: an alt.Text or its field.  dark: an expression of rows whose text is white, the others'
-    being black.
+    text: an alt.Text or its field.  dark: an expression of rows whose text is white, not black.
     """
-    x = _category(x, alt.X, labelAngle=0) if isinstance(x, str) else x
-    y = _category(y, alt.Y, labelLimit=520) if isinstance(y, str) else y
+    x = _category(x, alt.X, labelAngle=0)
+    y = _category(y, alt.Y, labelLimit=520)
     base = alt.Chart(table).encode(x=x, y=y)
-    ink = (
-        alt.when(dark).then(alt.value("white")).otherwise(alt.value("black"))
-        if dark
-        else alt.value("black")
-    )
-    rect = base.mark_rect(stroke=stroke).encode(
-        color=color, tooltip=tooltips(table, *shown, form=form), **ends
-    )
-    texts = [base.mark_text(fontSize=size).encode(text=text, color=ink)] if text is not None else []
-    return _panel([rect, *texts], title, width, height)
+    hints = tooltips(table, *shown, form=form)
+    layers = [base.mark_rect(stroke=stroke).encode(color=color, tooltip=hints, **ends)]
+    if text is not None:
+        ink = alt.value("black")
+        if dark:
+            ink = alt.when(dark).then(alt.value("white")).otherwise(alt.value("black"))
+        layers.append(base.mark_text(fontSize=size).encode(text=text, color=ink))
+    return _panel(layers, title, width, height)
 
 
 def panels(
     charts, title: str, subtitle: str, description: str, spacing: int = 14, vertical: bool = False
 ):
-    """Charts beside one another (vertical: below one another) under one title, with one
-    description.
+    """Charts beside one another, or vertically, under one title and with one description.
+
+    Each chart says its own width; the row should fit into `WIDTH`.
     """
-    return titled(
-        (alt.vconcat if vertical else alt.hconcat)(*charts, spacing=spacing),
-        title,
-        subtitle,
-        description,
-    )
+    join = alt.vconcat if vertical else alt.hconcat
+    return titled(join(*charts, spacing=spacing), title, subtitle, description)
 
 
 def rule(
     value: float, axis: str, dashed: bool = False, color: str = GRID_LINE, **mark
 ) -> alt.Chart:
-    """A line across the whole panel at a value of the axis "x" or "y"; mark: further settings of
-    the line.
+    """A line across the whole panel at a value of the axis "x" or "y".
+
+    mark: further settings of the line.
     """
-    mark = ({"strokeDash": [5, 4], "size": 1.5} if dashed else {}) | mark
+    if dashed:
+        mark = {"strokeDash": [5, 4], "size": 1.5, **mark}
     # Vega-Lite would take the grid away from all layers: a datum has none of its own accord
     grid = alt.Axis(grid=True)
     return alt.Chart().mark_rule(color=color, **mark).encode(**{axis: alt.datum(value, axis=grid)})
@@ -298,37 +305,36 @@ def clear_of_zero():
 
 
 def _signed_numbers(base: alt.Chart, value, number: str | None) -> list[alt.Chart]:
-    """The number at the end of each bar, on the side to which the bar points; none without a
-    format.
-    """
+    """The number beyond the end of each bar, on its side; none without a format."""
     if number is None:
         return []
-    field, text = _name(value), alt.Text(f"{_name(value)}:Q", format=number)
-    above, below = (
-        base.transform_filter(f"datum['{field}'] >= 0"),
-        base.transform_filter(f"datum['{field}'] < 0"),
-    )
+    field = _name(value)
+    text = alt.Text(f"{field}:Q", format=number)
+    upward = base.transform_filter(f"datum['{field}'] >= 0")
+    downward = base.transform_filter(f"datum['{field}'] < 0")
     if isinstance(value, alt.Y):
         return [
-            part.mark_text(dy=dy).encode(y=value, text=text)
-            for part, dy in ((above, -7), (below, 9))
+            upward.mark_text(dy=-7).encode(y=value, text=text),
+            downward.mark_text(dy=9).encode(y=value, text=text),
         ]
-    sides = ((above, "left", 4), (below, "right", -4))
     return [
-        part.mark_text(align=align, dx=dx).encode(x=value, text=text) for part, align, dx in sides
+        upward.mark_text(align="left", dx=4).encode(x=value, text=text),
+        downward.mark_text(align="right", dx=-4).encode(x=value, text=text),
     ]
 
 
 def _category(given, channel, **axis):
-    return (
-        channel(f"{given}:N", sort=None, title=None).axis(**axis)
-        if isinstance(given, str)
-        else given
-    )
+    """A channel of names, in the table's order; a ready-made channel as it is."""
+    if not isinstance(given, str):
+        return given
+    return channel(f"{given}:N", sort=None, title=None).axis(**axis)
 
 
 def _value(given, channel):
-    return channel("mean:Q", title=given) if given is None or isinstance(given, str) else given
+    """The channel of the middle value under a title; a ready-made channel as it is."""
+    if given is None or isinstance(given, str):
+        return channel("mean:Q", title=given)
+    return given
 
 
 def _name(channel) -> str:
@@ -347,72 +353,82 @@ def _spread_columns(table: pd.DataFrame, value) -> list[str]:
 
 
 def _legend(settings, names, room: float = WIDTH) -> alt.Legend | None:
-    """A legend below the plot, in columns where its names side by side would be wider than the room
-    that there is.
+    """A legend below the plot, in columns where its names side by side would be wider than `room`.
+
+    settings: of alt.Legend, or None for no legend.
     """
+    if settings is None:
+        return None
     usual = {"title": None, "orient": "bottom", "labelLimit": 320, "symbolOpacity": 1}
-    widths = [6.5 * len(str(name)) + 36 for name in names]  # pixels of an entry
-    usual |= {"columns": max(1, int(room // max(widths)))} if sum(widths) > room else {}
-    return None if settings is None else alt.Legend(**usual | dict(settings))
+    # pixels of an entry: its letters, and a symbol with space around it
+    widths = [6.5 * len(str(name)) + 36 for name in names]
+    if sum(widths) > room:
+        usual["columns"] = max(1, int(room // max(widths)))
+    return alt.Legend(**{**usual, **dict(settings)})
 
 
 def _colored(
     base, table, by, color, offset, shape=True, names=None, colors=SERIES, shapes=None, legend=()
 ):
-    """(base, dots): the chart with colours by name, and its dots with shapes as well; both in one
-    legend.
+    """(base, dots): the chart with colours by name, and its dots with shapes as well.
+
+    Both stand in one legend.
     """
     if by is None:
         base = base.encode(color=alt.value(ACCENT) if color is None else color)
         return base, base
-    # (): those that data come to have
+    # names=(): whatever names the data come to have
     names = table[by].drop_duplicates().tolist() if names is None else list(names)
-    room = WIDTH / 2 if offset is alt.YOffset else WIDTH  # beside the names of rows
-    known, order, legend = (
-        {"domain": names} if names else {},
-        names or None,
-        _legend(legend, names, room),
-    )
+    order = names or None
+    domain = {"domain": names} if names else {}
+    # names of rows stand beside the plot, and the legend below it is narrower
+    room = WIDTH / 2 if offset is alt.YOffset else WIDTH
+    legend = _legend(legend, names, room)
     if offset:
-        base = base.encode(offset(f"{by}:N", sort=order).scale(**known))
+        base = base.encode(offset(f"{by}:N", sort=order).scale(**domain))
     if color is None:
-        ends = [colors[k % len(colors)] for k in range(len(names) or len(colors))]
-        color = alt.Color(f"{by}:N", sort=order, legend=legend).scale(**known, range=ends)
+        count = len(names) or len(colors)
+        range_ = [colors[k % len(colors)] for k in range(count)]
+        color = alt.Color(f"{by}:N", sort=order, legend=legend).scale(**domain, range=range_)
     base = base.encode(color=color)
     if not shape:
         return base, base
-    scale = alt.Scale(**known) if shapes is None else alt.Scale(**known, range=shapes)
-    legend = legend if names else None  # two legends are one only where both list the same names
-    return base, base.encode(shape=alt.Shape(f"{by}:N", sort=order, legend=legend, scale=scale))
+    scale = alt.Scale(**domain) if shapes is None else alt.Scale(**domain, range=shapes)
+    # two legends are one only where both list the same names
+    legend = legend if names else None
+    shape_channel = alt.Shape(f"{by}:N", sort=order, legend=legend, scale=scale)
+    return base, base.encode(shape=shape_channel)
 
 
 def _reference(zero: bool, threshold: float | None, axis: str) -> list[alt.Chart]:
     """Lines to compare with, below everything else."""
     lines = [rule(0, axis)] if zero else []
-    return (
-        lines if threshold is None else [*lines, rule(threshold, axis, dashed=True, color=NEUTRAL)]
-    )
+    if threshold is not None:
+        lines.append(rule(threshold, axis, dashed=True, color=NEUTRAL))
+    return lines
 
 
 def _numbers(
     base, value, number: str | None, end: bool = False, small: bool = False
 ) -> list[alt.Chart]:
-    """The middle value as a number: above its dot, or at the upper end of its interval; none
-    without a format.
+    """The middle value as a number, above its dot; none without a format.
+
+    end: at the upper end of its interval instead.
     """
     if number is None:
         return []
     if isinstance(value, alt.Y):
-        axis, place = "y", {"dy": -9 if end else -13}
+        axis = "y"
+        place = {"dy": -9 if end else -13}
     else:
-        axis, place = "x", {"align": "left", "dx": 6} if end else {"dy": -9 if small else -10}
-    weight = "normal" if small else "bold"
-    text = base.mark_text(fontWeight=weight, **place).encode(
-        text=alt.Text(f"{_name(value)}:Q", format=number)
-    )
-    return [text.encode(**{axis: _end(value, "high") if end else value})]
+        axis = "x"
+        above = {"dy": -9 if small else -10}
+        place = {"align": "left", "dx": 6} if end else above
+    words = base.mark_text(fontWeight="normal" if small else "bold", **place)
+    words = words.encode(text=alt.Text(f"{_name(value)}:Q", format=number))
+    return [words.encode(**{axis: _end(value, "high") if end else value})]
 
 
 def _panel(layers: list, title: str | None, width, height) -> alt.LayerChart:
-    named = {} if title is None else {"title": panel_title(title)}
-    return alt.layer(*layers).properties(width=width, height=height, **named)
+    chart = alt.layer(*layers).properties(width=width, height=height)
+    return chart if title is None else chart.properties(title=panel_title(title))

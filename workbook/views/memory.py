@@ -7,7 +7,7 @@ from workbook.views.figures import rule
 from workbook.views.style import finish, require_columns
 
 # what is always there in violets, training in browns, generation in greens
-COLOURS = {
+_PART_COLORS = {
     "weights": "#4b34a0",
     "adapters": "#8f7bd8",
     "Adam's moments": "#b9adeb",
@@ -22,11 +22,11 @@ COLOURS = {
     "prompt's activations": "#86c29a",
     "next-token logits": "#c3e3cd",
 }
-# a legend that has room there, whatever the bars and their numbers take
-BELOW = {"orient": "bottom", "columns": 4}
-PHASES = {"generation": "sampling", "training": "training"}
-# of a forecast's parts, as a bar that follows a slider shows them, in the first one's colour
-GROUPS = {
+# below the plot a legend has room, whatever the bars and their numbers take
+_LEGEND = {"orient": "bottom", "columns": 4}
+_PHASES = {"generation": "sampling", "training": "training"}
+# {what a bar that follows a slider shows: the parts in it}, in the colour of the first one
+_GROUPS = {
     "weights": ("weights", "reference model"),
     "adapters": ("adapters",),
     "gradients": ("gradients",),
@@ -42,21 +42,16 @@ GROUPS = {
 }
 
 
-def _bars(
-    table: pd.DataFrame, row: str, colours: dict[str, str], title: str, **legend
-) -> alt.Chart:
+def _bars(table: pd.DataFrame, row: str, colors: dict[str, str], title: str, **legend) -> alt.Chart:
     """Stacked bars of columns row, part, value and rank; further arguments are the legend's."""
-    names, shown = list(colours), [f"{row}:N", "part:N", alt.Tooltip("value:Q", format=",.3~g")]
-    color = alt.Color("part:N", title=None, sort=names).scale(
-        domain=names, range=list(colours.values())
-    )
-    color = color.legend(**legend) if legend else color
-    x, y = (
-        alt.X("sum(value):Q", title=title),
-        alt.Y(f"{row}:N", sort=None, title=None).axis(labelLimit=260),
-    )
+    names = list(colors)
+    color = alt.Color("part:N", title=None, sort=names)
+    color = color.scale(domain=names, range=list(colors.values())).legend(**legend)
+    x = alt.X("sum(value):Q", title=title)
+    y = alt.Y(f"{row}:N", sort=None, title=None).axis(labelLimit=260)
+    hints = [f"{row}:N", "part:N", alt.Tooltip("value:Q", format=",.3~g")]
     bars = alt.Chart(table).mark_bar(stroke="white", strokeWidth=0.5)
-    return bars.encode(x=x, y=y, color=color, order="rank:Q", tooltip=shown)
+    return bars.encode(x=x, y=y, color=color, order="rank:Q", tooltip=hints)
 
 
 def memory_bars(
@@ -68,17 +63,19 @@ def memory_bars(
     measured: a peak in MiB, drawn as a black line.  limit: a card's memory in MiB, drawn dashed.
     """
     require_columns(table, ("case", "part", "mib"), "memory_bars")
-    colours = {part: colour for part, colour in COLOURS.items() if part in set(table["part"])}
+    colors = {part: color for part, color in _PART_COLORS.items() if part in set(table["part"])}
     largest = max(table.groupby("case")["mib"].sum().max(), measured or 0, limit or 0)
     unit, per = ("GiB", 1024) if largest > 8192 else ("MiB", 1)
     rows = table[["case", "part"]].assign(
-        value=table["mib"] / per, rank=table["part"].map(list(colours).index)
+        value=table["mib"] / per, rank=table["part"].map(list(colors).index)
     )
-    layers, notes = [_bars(rows, "case", colours, f"forecast peak memory ({unit})", **BELOW)], []
-    for value, dash, name in (
+    layers = [_bars(rows, "case", colors, f"forecast peak memory ({unit})", **_LEGEND)]
+    notes = []
+    lines = [
         (measured, [1, 0], "black line: measured"),
         (limit, [5, 4], "dashed: the limit"),
-    ):
+    ]
+    for value, dash, name in lines:
         if value is not None:
             layers.append(rule(value / per, "x", color="black", size=2.5, strokeDash=dash))
             notes.append(f"{name}, {value / per:,.0f} {unit}")
@@ -93,44 +90,38 @@ def memory_bars(
 
 
 def memory_rows(forecasts: dict[str, tuple[pd.DataFrame, float]]) -> dict[str, pd.DataFrame]:
-    """Tables of `memory_fit_chart`, a row per place and phase: what is always there, and what that
-    phase adds.
+    """Tables of `memory_fit_chart`, with a bar per place and phase.
 
+    A bar is what is always there and what its phase adds.
     forecasts: {place: (table of `memory_forecast`, MiB that are free there)}.
     """
-    group_of = {part: group for group, parts in GROUPS.items() for part in parts}
-    parts, limits = [], []
+    group_of = {part: group for group, parts in _GROUPS.items() for part in parts}
+    part_rows = []
+    limit_rows = []
     for place, (table, free) in forecasts.items():
-        for phase, words in PHASES.items():
-            now = table[table["phase"].isin(["always", phase])]
-            sums = (now.groupby(now["part"].map(group_of))["mib"].sum() / 1024).reindex(
-                list(GROUPS), fill_value=0.0
-            )
-            parts += [
-                (f"{place}, {words}", part, gib, rank)
-                for rank, (part, gib) in enumerate(sums.items())
-            ]
-            total, limit = float(sums.sum()), free / 1024
-            limits.append(
-                (
-                    f"{place}, {words}",
-                    limit,
-                    total,
-                    total <= limit,
-                    f"{total:.3g} of {limit:.3g} GiB",
-                )
-            )
+        for phase, words in _PHASES.items():
+            bar = f"{place}, {words}"
+            present = table[table["phase"].isin(["always", phase])]
+            sums = present.groupby(present["part"].map(group_of))["mib"].sum() / 1024
+            sums = sums.reindex(list(_GROUPS), fill_value=0.0)
+            for rank, (part, gib) in enumerate(sums.items()):
+                part_rows.append((bar, part, gib, rank))
+            total = float(sums.sum())
+            limit = free / 1024
+            text = f"{total:.3g} of {limit:.3g} GiB"
+            limit_rows.append((bar, limit, total, total <= limit, text))
     return {
-        "parts": pd.DataFrame(parts, columns=["row", "part", "value", "rank"]),
-        "limits": pd.DataFrame(limits, columns=["row", "gib", "total", "fits", "text"]),
+        "parts": pd.DataFrame(part_rows, columns=["row", "part", "value", "rank"]),
+        "limits": pd.DataFrame(limit_rows, columns=["row", "gib", "total", "fits", "text"]),
     }
 
 
 def memory_fit_chart(parts: pd.DataFrame, limits: pd.DataFrame) -> alt.LayerChart:
-    """Forecast memory by part, and a mark at what is free, red where it is too much; tables of
-    `memory_rows`.
+    """Forecast memory by part, with a mark at what is free; tables of `memory_rows`.
+
+    Mark and number are red where the bar does not fit.
     """
-    colours = {group: COLOURS[own[0]] for group, own in GROUPS.items()}
+    colors = {group: _PART_COLORS[own[0]] for group, own in _GROUPS.items()}
     base = alt.Chart(limits).encode(y=alt.Y("row:N", sort=None, title=None).axis(labelLimit=260))
     ink = alt.when("datum.fits").then(alt.value("#3b3b3b")).otherwise(alt.value("#b3261e"))
     shown = [
@@ -141,7 +132,7 @@ def memory_fit_chart(parts: pd.DataFrame, limits: pd.DataFrame) -> alt.LayerChar
     free = base.mark_tick(thickness=3, size=30).encode(x="gib:Q", color=ink, tooltip=shown)
     words = base.mark_text(align="left", dx=5).encode(x=alt.X("total:Q"), text="text:N", color=ink)
     return finish(
-        alt.layer(_bars(parts, "row", colours, "forecast memory (GiB)", **BELOW), free, words),
+        alt.layer(_bars(parts, "row", colors, "forecast memory (GiB)", **_LEGEND), free, words),
         "What it needs, and what is free",
         "thick line: what is free; a bar beyond it, and its number in red, does not fit",
         # rows change, a description stays
