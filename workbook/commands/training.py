@@ -68,7 +68,7 @@ def _runs(args) -> str:
 
 
 def _estimators(args) -> str:
-    from workbook.training.credit import estimators_text, trial_text
+    from workbook.commands.estimators import estimators_text, trial_text
 
     return estimators_text() if args.rule is None else literal(trial_text(args.rule))
 

@@ -1,5 +1,9 @@
-"""StepRecord: what an optimizer step did to each token that it trained on, kept every so many
-steps.
+"""StepRecord: what an optimizer step did to each token that it trained on.
+
+A reward says how good an answer was. Which of its words the step then made more probable, and which
+less, is nowhere in a trainer's logs: this table has it, a row per token, every so many steps. Its
+columns follow the token through the step: its advantage, the weight that the loss gave it, the push
+that came of both, what stopped it where nothing came, and its log-probability before and after.
 
 A token's push is read from the loss's own graph (`training.meter`), so that it is exact for every
 loss type, bound, mask, correction and transform. After the step the same rollouts are scored once
@@ -16,6 +20,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import TrainerCallback
 
@@ -33,32 +38,37 @@ from workbook.training.checks import CLIPPED_LOSSES
 from workbook.training.config import CancellationConfig
 from workbook.training.meter import loss_mask
 
-TABLE_ROLLOUTS = 64  # of a table: the first groups of the step, whole, and one at least
-RECORDED = (  # settings that a token's formula reads
-    *(
-        "loss_type",
-        "beta",
-        "delta",
-        "clipping",
-        "group_transform",
-        "transform_on",
-        "advantage_estimator",
-    ),
-    *("num_generations", "max_completion_length", "temperature", "mask_truncated_completions"),
-    *(
-        "top_entropy_quantile",
-        "off_policy_mask_threshold",
-        "sapo_temperature_pos",
-        "sapo_temperature_neg",
-    ),
-    *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+# rollouts of a table: the first groups of the step, whole, and one group at least
+TABLE_ROLLOUTS = 64
+# settings that a token's formula reads
+_RECORDED = (
+    "loss_type",
+    "beta",
+    "delta",
+    "clipping",
+    "group_transform",
+    "transform_on",
+    "advantage_estimator",
+    "num_generations",
+    "max_completion_length",
+    "temperature",
+    "mask_truncated_completions",
+    "top_entropy_quantile",
+    "off_policy_mask_threshold",
+    "sapo_temperature_pos",
+    "sapo_temperature_neg",
+    "vespo_k_pos",
+    "vespo_lambda_pos",
+    "vespo_k_neg",
+    "vespo_lambda_neg",
 )
 
 
 @dataclass
 class Part:
-    """One micro-batch of a step: its columns, how it was scored, and what came of it; (B, T) where
-    not said.
+    """One micro-batch of a step: its columns, how it was scored, and what came of it.
+
+    Tensors are (B, T).
     """
 
     inputs: dict
@@ -80,39 +90,60 @@ class StepRecord(TrainerCallback):
     """
 
     def __init__(self, trainer, every: int):
-        self.trainer, self.parts, self.training, self.rate, self.every = (
-            trainer,
-            [],
-            False,
-            0.0,
-            every,
-        )
+        self.trainer = trainer
+        self.every = every
         self.folder = Path(trainer.args.output_dir) / FOLDER
+        self.training = False
+        # of the step under way
+        self.parts: list[Part] = []
+        self.rate = 0.0
 
     @property
     def due(self) -> bool:
-        """Whether the optimizer step under way is recorded; a loss that is asked for outside
-        training is in none.
+        """Whether the optimizer step under way is recorded.
+
+        A loss that is asked for outside training is in none.
         """
         step = self.trainer.state.global_step + 1
         return self.training and (step == 1 or step % self.every == 0)
 
     def add(
-        self, inputs: dict, scored: tuple, outputs: tuple, pushes: Tensor, advantages: Tensor
+        self,
+        inputs: dict,
+        scored: tuple,
+        outputs: tuple,
+        pushes: Float[Tensor, "B T"],
+        advantages: Float[Tensor, "B T"],
     ) -> None:
-        """Add one micro-batch: its columns, the call that scored it and what it gave, pushes and
-        advantages (B, T).
+        """Add one micro-batch.
+
+        inputs: its columns.  scored: arguments and keywords of the call that scored it.  outputs:
+        what that call gave, log-probabilities and entropies first.
         """
         trainer = self.trainer
         self.rate = trainer.optimizer.param_groups[0]["lr"]
-        batch = trainer._step // (trainer.args.steps_per_generation * trainer.num_iterations)
-        kept = outputs[0].detach(), outputs[1].detach(), pushes, advantages
-        self.parts.append(Part(inputs, scored, *kept, normalizer(trainer, inputs), batch))
+        micro_batches = trainer.args.steps_per_generation * trainer.num_iterations
+        part = Part(
+            inputs=inputs,
+            scored=scored,
+            logps=outputs[0].detach(),
+            entropies=outputs[1].detach(),
+            pushes=pushes,
+            advantages=advantages,
+            normalizer=normalizer(trainer, inputs),
+            batch=trainer._step // micro_batches,
+        )
+        self.parts.append(part)
+
+    # -- during training -----------------------------------------------------------------------
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.training = True
+        if not is_main():
+            return
+        # tables of a run that is resumed from before them
         for step, paths in step_files(self.folder).items():
-            if step > state.global_step and is_main():  # of a run that was resumed from before it
+            if step > state.global_step:
                 for path in paths:
                     path.unlink()
 
@@ -125,195 +156,202 @@ class StepRecord(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if not self.parts:
             return
-        # the step's first groups, over all processes
-        present = set().union(
-            *all_gather({int(group) for part in self.parts for group in self._group_ids(part)})
-        )
-        chosen = sorted(present)[: max(1, TABLE_ROLLOUTS // self.trainer.num_generations)]
-        parts, device = [], self.trainer.accelerator.device
+        chosen = self._chosen_groups()
+        tables = []
+        device = self.trainer.accelerator.device
         devices = [device] if device.type == "cuda" else []
         # a dropout draws no number of training's
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             for part in self.parts:
-                rows = torch.isin(
-                    self._group_ids(part), torch.tensor(chosen, device=part.logps.device)
-                ).nonzero()[:, 0]
+                wanted = torch.tensor(chosen, device=part.logps.device)
+                rows = torch.isin(self._group_ids(part), wanted).nonzero()[:, 0]
                 if len(rows):
-                    parts.append(self._table(part, rows))
-        if parts:
-            self._write(
-                pd.concat(parts, ignore_index=True).assign(step=state.global_step),
-                state.global_step,
-            )
+                    tables.append(self._table(part, rows))
+        if tables:
+            table = pd.concat(tables, ignore_index=True).assign(step=state.global_step)
+            self._write(table, state.global_step)
         self.parts = []
 
-    # -- what is recorded
-    # ------------------------------------------------------------------------------------------
+    def _chosen_groups(self) -> list[int]:
+        """The step's first groups, over all processes, as many as a table has."""
+        own = {int(group) for part in self.parts for group in self._group_ids(part)}
+        groups = sorted(set().union(*all_gather(own)))
+        return groups[: max(1, TABLE_ROLLOUTS // self.trainer.num_generations)]
 
-    def _group_ids(self, part: Part) -> Tensor:
-        """Labels (B,), numbered on where a step takes more than one generation batch."""
+    # -- one micro-batch's rows ----------------------------------------------------------------
+
+    def _group_ids(self, part: Part) -> Int[Tensor, " B"]:
+        """Labels of groups, numbered on where a step takes more than one generation batch."""
         return part.inputs["group_id"] + self._earlier(part) // self.trainer.num_generations
 
     def _earlier(self, part: Part) -> int:
         """Rollouts of the step's generation batches before this micro-batch's."""
         args = self.trainer.args
-        size = (
-            args.per_device_train_batch_size
-            * args.steps_per_generation
-            * self.trainer.accelerator.num_processes
-        )
-        return (part.batch - self.parts[0].batch) * size
+        per_process = args.per_device_train_batch_size * args.steps_per_generation
+        rollouts = per_process * self.trainer.accelerator.num_processes
+        return (part.batch - self.parts[0].batch) * rollouts
 
-    def _sampled(self, part: Part) -> Tensor:
-        """The tokens (B, T) that were sampled, also those of a truncated rollout, whose own mask is
-        0 everywhere.
+    def _sampled(self, part: Part) -> Bool[Tensor, "B T"]:
+        """The tokens that were sampled, also those of a truncated rollout, whose own mask is 0
+        everywhere.
         """
-        mask, ids = part.inputs["completion_mask"].bool(), part.inputs["completion_ids"]
+        mask = part.inputs["completion_mask"].bool()
+        ids = part.inputs["completion_ids"]
         if not self.trainer.mask_truncated_completions:
             return mask
-        place = torch.arange(ids.size(1), device=ids.device)
+        positions = torch.arange(ids.size(1), device=ids.device)
         real = ids != self.trainer._tokenizer.pad_token_id
-        last = (real * (place + 1)).amax(dim=1, keepdim=True)  # 1 + the last real token's place
-        return mask | ((place < last) & ~mask.any(dim=1, keepdim=True))
+        lengths = (real * (positions + 1)).amax(dim=1, keepdim=True)  # up to the last real token
+        truncated = ~mask.any(dim=1, keepdim=True)
+        return mask | ((positions < lengths) & truncated)
 
-    def _table(self, part: Part, rows: Tensor) -> pd.DataFrame:
-        """One micro-batch's rows of the table."""
-        inputs, sampled = part.inputs, self._sampled(part)
-        ratio, truncated = loss_ratio(self.trainer, part), ~inputs["completion_mask"].bool()
+    def _table(self, part: Part, rows: Int[Tensor, " b"]) -> pd.DataFrame:
+        """The chosen rollouts' rows of the table, one per sampled token."""
+        inputs = part.inputs
+        ratio = loss_ratio(self.trainer, part)
         after = torch.zeros_like(part.logps)
         after[rows] = self._score(part, rows).to(after.dtype)
         old = inputs.get("old_per_token_logps", part.logps)
-        scored = {
-            "ratio": ratio,
-            "old_logp": part.logps if old is None else old,
-            "logp": part.logps,
-        }
-        scored |= {"logp_after": after, "entropy": part.entropies}
-        per_token = {
-            name: values.masked_fill(truncated, torch.nan) for name, values in scored.items()
-        } | {
-            "token_id": inputs["completion_ids"],
-            "advantage": part.advantages,
-            "push": part.pushes,
-            "stopped": stop_codes(self.trainer, part, ratio),
-            "importance": inputs.get("importance_sampling_ratio", torch.ones_like(part.logps)),
-        }
-        per_rollout = {
-            "group": self._group_ids(part),
-            "rollout": inputs["rollout"] + self._earlier(part),
-        }
-        per_rollout["reward"] = inputs["rewards"]
-        row, position = sampled[rows].nonzero(as_tuple=True)
-        places = rows[row], position
-        columns = {name: values.expand_as(part.logps)[places] for name, values in per_token.items()}
-        columns |= {name: values[places[0]] for name, values in per_rollout.items()} | {
-            "position": position
-        }
-        columns = {
-            name: (v.float() if v.is_floating_point() else v).cpu().numpy()
-            for name, v in columns.items()
-        }
-        table = pd.DataFrame(columns).assign(normalizer=part.normalizer)
-        # texts
-        decode = self.trainer._tokenizer.decode
-        ids, masks = inputs["prompt_ids"].cpu(), inputs["prompt_mask"].bool().cpu()
-        group_ids = self._group_ids(part).tolist()
-        prompts = {group_ids[row]: decode(ids[row][masks[row]]) for row in rows.tolist()}
-        texts = {
-            token: decode([token]).encode("utf-8", "replace").decode()
-            for token in table["token_id"].unique()
-        }
-        table["stopped"] = np.array(STOPS)[table["stopped"]]
-        return table.assign(token=table["token_id"].map(texts), prompt=table["group"].map(prompts))
+        old = part.logps if old is None else old
+        group_ids = self._group_ids(part)
 
-    def _score(self, part: Part, rows: Tensor) -> Tensor:
-        """Log-probabilities (rows, T) under the weights of now, by the call that training made."""
-        (ids, mask, width), kwargs = part.scored
-        plain = {name: False if "compute" in name else value for name, value in kwargs.items()}
-        images = any(value is not None for name, value in kwargs.items() if "compute" not in name)
+        # what scoring gave (B, T); nothing scored a truncated rollout that the loss masks
+        per_token = {
+            "ratio": ratio,
+            "old_logp": old,
+            "logp": part.logps,
+            "logp_after": after,
+            "entropy": part.entropies,
+        }
+        truncated = ~inputs["completion_mask"].bool()
+        for name, values in per_token.items():
+            per_token[name] = values.masked_fill(truncated, torch.nan)
+        per_token["token_id"] = inputs["completion_ids"]
+        per_token["advantage"] = part.advantages
+        per_token["push"] = part.pushes
+        per_token["stopped"] = stop_codes(self.trainer, part, ratio)
+        unused = torch.ones_like(part.logps)
+        per_token["importance"] = inputs.get("importance_sampling_ratio", unused)
+        per_rollout = {
+            "group": group_ids,
+            "rollout": inputs["rollout"] + self._earlier(part),
+            "reward": inputs["rewards"],
+        }
+
+        # a row per sampled token of the chosen rollouts
+        row, position = self._sampled(part)[rows].nonzero(as_tuple=True)
+        rollout = rows[row]
+        columns = {}
+        for name, values in per_token.items():
+            columns[name] = values.expand_as(part.logps)[rollout, position]
+        for name, values in per_rollout.items():
+            columns[name] = values[rollout]
+        columns["position"] = position
+        for name, values in columns.items():
+            if values.is_floating_point():
+                values = values.float()
+            columns[name] = values.cpu().numpy()
+        table = pd.DataFrame(columns).assign(normalizer=part.normalizer)
+
+        # codes as texts
+        decode = self.trainer._tokenizer.decode
+        prompt_ids = inputs["prompt_ids"].cpu()
+        prompt_masks = inputs["prompt_mask"].bool().cpu()
+        labels = group_ids.tolist()
+        prompts = {labels[i]: decode(prompt_ids[i][prompt_masks[i]]) for i in rows.tolist()}
+        tokens = {}
+        for token_id in table["token_id"].unique():
+            # half of a character is written as a question mark
+            tokens[token_id] = decode([token_id]).encode("utf-8", "replace").decode()
+        table["stopped"] = np.array(STOPS)[table["stopped"]]
+        table["token"] = table["token_id"].map(tokens)
+        table["prompt"] = table["group"].map(prompts)
+        return table
+
+    def _score(self, part: Part, rows: Int[Tensor, " b"]) -> Float[Tensor, "b T"]:
+        """Log-probabilities under the weights of now, by the call that training made."""
+        (ids, mask, width), keywords = part.scored
+        keywords = dict(keywords)
+        has_images = False
+        for name, value in keywords.items():
+            if "compute" in name:
+                keywords[name] = False  # entropies were computed before the step
+            elif value is not None:
+                has_images = True
         # pictures are cut by rollout in TRL's own call alone
-        chosen = slice(None) if images else rows
-        scored = self.trainer._get_per_token_logps_and_entropies(
+        chosen = slice(None) if has_images else rows
+        logps, *_ = self.trainer._get_per_token_logps_and_entropies(
             self.trainer.model,
             ids[chosen],
             mask[chosen],
             width,
             batch_size=len(part.logps),
-            **plain,
-        )[0]
-        return scored[rows] if images else scored
+            **keywords,
+        )
+        return logps[rows] if has_images else logps
+
+    # -- the file ------------------------------------------------------------------------------
 
     def _write(self, table: pd.DataFrame, step: int) -> None:
-        """Write this process's rows, with the loss as it was trained; bnpo's N as a mapping of
-        rollouts to theirs.
-        """
-        trainer, per_rollout = self.trainer, table.groupby("rollout")["normalizer"].first()
-        settings = {name: setting(trainer, name) for name in RECORDED} | {
-            "level": trainer.args.importance_sampling_level,
-            "epsilon_low": trainer.epsilon_low,
-            "epsilon_high": trainer.epsilon_high,
-            "learning_rate": float(self.rate),
-            "normalizer": (
-                float(per_rollout.iloc[0]) if per_rollout.nunique() == 1 else per_rollout.to_dict()
-            ),
-            "steps": trainer.state.max_steps,
-        }
+        """Write this process's rows, with the loss as it was trained in the file's metadata."""
+        trainer = self.trainer
+        settings = {name: setting(trainer, name) for name in _RECORDED}
+        settings["level"] = trainer.args.importance_sampling_level
+        settings["epsilon_low"] = trainer.epsilon_low
+        settings["epsilon_high"] = trainer.epsilon_high
+        settings["learning_rate"] = float(self.rate)
+        # bnpo's N differs between micro-batches: then a mapping of rollouts to theirs
+        normalizers = table.groupby("rollout")["normalizer"].first()
+        one = normalizers.nunique() == 1
+        settings["normalizer"] = float(normalizers.iloc[0]) if one else normalizers.to_dict()
+        settings["steps"] = trainer.state.max_steps
+
         # of a token that a step took more than once, the summed push
         keys = ["group", "rollout", "position"]
-        push = table.astype({"push": np.float64}).groupby(keys)["push"].sum()
-        table = (
-            table.drop_duplicates(keys)
-            .sort_values(keys, ignore_index=True)
-            .assign(push=push.to_numpy())
-        )
-        weight = (table["push"] / table["advantage"]).where(table["advantage"] != 0, 0.0)
-        table = table.assign(weight=weight, residual=place_residuals(table))
-        table = table[[*WHOLE, *TEXTS, *NUMBERS]].astype(
-            dict.fromkeys(WHOLE, "int32") | dict.fromkeys(NUMBERS, "f4")
-        )
-        arrow = pa.Table.from_pandas(
-            table.astype(dict.fromkeys(TEXTS, "category")), preserve_index=False
-        )
-        arrow = arrow.replace_schema_metadata(
-            {b"workbook": json.dumps(settings, default=str).encode()}
-        )
+        pushes = table.astype({"push": np.float64}).groupby(keys)["push"].sum()
+        table = table.drop_duplicates(keys).sort_values(keys, ignore_index=True)
+        table["push"] = pushes.to_numpy()
+        weight = table["push"] / table["advantage"]
+        table["weight"] = weight.where(table["advantage"] != 0, 0.0)
+        table["residual"] = place_residuals(table)
+
+        kinds = dict.fromkeys(WHOLE, "int32") | dict.fromkeys(NUMBERS, "float32")
+        kinds |= dict.fromkeys(TEXTS, "category")
+        table = table[[*WHOLE, *TEXTS, *NUMBERS]].astype(kinds)
+        metadata = {b"workbook": json.dumps(settings, default=str).encode()}
+        arrow = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(metadata)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with replacement(
-            self.folder / f"step-{step:06d}.{trainer.accelerator.process_index}.parquet"
-        ) as temporary:
+        name = f"step-{step:06d}.{trainer.accelerator.process_index}.parquet"
+        with replacement(self.folder / name) as temporary:
             pq.write_table(arrow, temporary, compression="zstd")
 
 
-# -- reading a micro-batch as its loss does
-# -------------------------------------------------------------------------
+# -- reading a micro-batch as its loss does --------------------------------------------------------
 
 
 def setting(trainer, name: str):
-    """A field of the trainer's arguments, or, of TRL's own arguments, the default of
-    CancellationConfig.
-    """
+    """A field of the trainer's arguments; of TRL's own arguments, CancellationConfig's default."""
     return getattr(trainer.args, name, getattr(CancellationConfig, name, None))
 
 
-def loss_ratio(trainer, part: Part) -> Tensor:
-    """The loss's ratio (B, T), of a whole rollout at sequence level; 1 without old
-    log-probabilities.
-    """
+def loss_ratio(trainer, part: Part) -> Float[Tensor, "B T"]:
+    """The loss's ratio, of a whole rollout at sequence level; 1 without old log-probabilities."""
     old = part.inputs.get("old_per_token_logps")
     log_ratio = torch.zeros_like(part.logps) if old is None else part.logps - old
     if trainer.args.importance_sampling_level == "sequence":
         mask = loss_mask(part.inputs)
-        log_ratio = (log_ratio * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(
-            min=1.0
-        )
+        lengths = mask.sum(-1, keepdim=True).clamp(min=1.0)
+        log_ratio = (log_ratio * mask).sum(-1, keepdim=True) / lengths  # (B, 1)
     return log_ratio.exp().expand_as(part.logps)
 
 
 def normalizer(trainer, inputs: dict) -> float:
-    """N of a micro-batch: a token's push is its weight times its advantage / N; of several
-    processes the mean.
+    """N of a micro-batch: a token's push is its weight times its advantage / N.
+
+    Of several processes it is the mean.
     """
-    mask, kind = loss_mask(inputs), trainer.loss_type
+    mask = loss_mask(inputs)
+    kind = trainer.loss_type
     if kind in ("grpo", "sapo", "luspo"):
         n = len(mask)
     elif kind == "bnpo":
@@ -326,40 +364,54 @@ def normalizer(trainer, inputs: dict) -> float:
     return float(n) * trainer.current_gradient_accumulation_steps
 
 
-def stop_codes(trainer, part: Part, ratio: Tensor) -> Tensor:
-    """What took each token's gradient away (B, T), as an index into STOPS; 0 where it has a push.
+def stop_codes(trainer, part: Part, ratio: Float[Tensor, "B T"]) -> Int[Tensor, "B T"]:
+    """What took each token's gradient away, as an index into STOPS; 0 where it has a push.
 
     Nothing here decides what is trained: a cause is named for pushes that are 0. Where several meet
     their condition, the first of: truncated, tool, no advantage, off-policy, clip, entropy, group
     (its transform).
     """
-    inputs, args, advantages = part.inputs, trainer.args, part.advantages
+    inputs = part.inputs
+    args = trainer.args
+    advantages = part.advantages
     everywhere = torch.ones_like(ratio, dtype=torch.bool)
-    causes = [("truncated", ~inputs["completion_mask"].bool()), ("tool", ~loss_mask(inputs).bool())]
-    causes.append(("no advantage", advantages == 0))
+    causes = [
+        ("truncated", ~inputs["completion_mask"].bool()),
+        ("tool", ~loss_mask(inputs).bool()),
+        ("no advantage", advantages == 0),
+    ]
+
     if "importance_sampling_ratio" in inputs:  # vLLM's masks set it to 0
         causes.append(("off-policy", inputs["importance_sampling_ratio"] == 0))
-    if (threshold := args.off_policy_mask_threshold) is not None:
+    threshold = args.off_policy_mask_threshold
+    if threshold is not None:
         old = inputs.get("old_per_token_logps", part.logps)
         sampled = inputs.get("sampling_per_token_logps", old)
-        kept = trainer.get_off_policy_mask(
+        on_policy = trainer.get_off_policy_mask(
             advantages, part.logps, sampled, loss_mask(inputs), threshold
         )
-        causes.append(("off-policy", kept == 0))
+        causes.append(("off-policy", on_policy == 0))
+
     transformed = setting(trainer, "group_transform")
     clamped = transformed and setting(trainer, "transform_on") == "clamped_ratios"
     if trainer.loss_type in (*CLIPPED_LOSSES, "luspo") and not clamped:
-        below, above = ratio < 1 - trainer.epsilon_low, ratio > 1 + trainer.epsilon_high
+        below = ratio < 1 - trainer.epsilon_low
+        above = ratio > 1 + trainer.epsilon_high
         if setting(trainer, "clipping") == "asymmetric":
-            below, above = below & (advantages < 0), above & (advantages > 0)
+            below &= advantages < 0
+            above &= advantages > 0
         if args.delta is not None:
-            above = above | (ratio > args.delta)
-        causes += [("clip low", below), ("clip high", above)]
+            above |= ratio > args.delta
+        causes.append(("clip low", below))
+        causes.append(("clip high", above))
+
     if args.top_entropy_quantile < 1:
         causes.append(("entropy", everywhere))
     if transformed:
         causes.append(("group", everywhere))
+
+    # the first cause is written last
     codes = torch.zeros_like(ratio, dtype=torch.int8)
-    for reason, where in reversed(causes):
-        codes = torch.where((part.pushes == 0) & where, STOPS.index(reason), codes)
+    for cause, where in reversed(causes):
+        codes = torch.where((part.pushes == 0) & where, STOPS.index(cause), codes)
     return codes
