@@ -156,7 +156,7 @@ def fit_price_line(points: pd.DataFrame) -> PriceLine:
     """The line through worlds that have a price; ValueError for fewer than three of them, and for
     one x alone.
     """
-    x, price = price_points.dropna(subset="price")[["x", "price"]].to_numpy(float).T
+    x, price = points.dropna(subset="price")[["x", "price"]].to_numpy(float).T
     if len(x) < 3 or np.ptp(x) == 0:
         raise ValueError(f"a line needs three worlds or more at different places; got {len(x)}.")
     spread = float(((x - x.mean()) ** 2).sum())
