@@ -15,7 +15,7 @@ from workbook.probes.values import exact_values
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.teaching.delta import Half
-from workbook.studies.teaching.masks import mask_rules, own_rates
+from workbook.studies.teaching.masks import mask_rules, rates_by_end_value
 from workbook.studies.teaching.opposition import Opposition, noise_of
 from workbook.studies.teaching.tabular import table_change
 from workbook.tasks import get_task
@@ -320,8 +320,8 @@ def test_rates_are_those_at_which_runs_end_highest():
         table.query("arm == 'shared by word'").assign(arm=name)
         for name in ("specific by word", "shared by place")
     ]
-    assert own_rates(pd.concat([table, *missing])) == {"plain": 2e-3, "masks": 1e-3}
-    assert own_rates(table.query("arm == 'plain'")) == {"plain": 2e-3}
+    assert rates_by_end_value(pd.concat([table, *missing])) == {"plain": 2e-3, "masks": 1e-3}
+    assert rates_by_end_value(table.query("arm == 'plain'")) == {"plain": 2e-3}
 
 
 def test_every_mask_has_two_twins():

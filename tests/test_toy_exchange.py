@@ -12,7 +12,7 @@ from workbook.chapters.exchange.toy import (
     RESULTS,
     TRANSFORMS,
     compute_exchange,
-    draw_groups,
+    draw_drifted_groups,
     repair_costs,
     residual_by_mechanism,
     residuals,
@@ -24,11 +24,11 @@ from workbook.views import measured_table
 
 
 def left(draw=None, **switches):
-    return residuals(draw or draw_groups(), **switches)[0]
+    return residuals(draw or draw_drifted_groups(), **switches)[0]
 
 
 def test_the_packaged_weights_are_autograds_gradient():
-    draw = draw_groups(groups=4)
+    draw = draw_drifted_groups(groups=4)
     logps = (draw.log_ratios * draw.mask).requires_grad_()
     sequence = (logps.sum(1) / draw.mask.sum(1)).exp()
     (sequence * draw.advantages).mean().backward()
@@ -40,12 +40,12 @@ def test_token_ratios_cancel_and_sequence_ratios_never_do():
     assert left().max() < 1e-12
     sequence = left(level="sequence")
     assert sequence.min() > 1e-6
-    assert left(draw_groups(drift=0.0), level="sequence").max() < 1e-12
-    assert left(draw_groups(drift=0.8), level="sequence").mean() > 2 * sequence.mean()
+    assert left(draw_drifted_groups(drift=0.0), level="sequence").max() < 1e-12
+    assert left(draw_drifted_groups(drift=0.8), level="sequence").mean() > 2 * sequence.mean()
 
 
 def test_clipping_on_a_shared_ratio_is_all_or_nothing_and_symmetric_clipping_is_silence():
-    draw = draw_groups()
+    draw = draw_drifted_groups()
     ratio = draw.log_ratios[::8, 0].exp()
     outside = (ratio < 0.8) | (ratio > 1.2)
     assert_close(left(draw, clipping="asymmetric"), outside.double(), atol=1e-12, rtol=0)
@@ -55,7 +55,7 @@ def test_clipping_on_a_shared_ratio_is_all_or_nothing_and_symmetric_clipping_is_
 
 
 def test_own_embeddings_leave_what_their_angle_says():
-    draw = draw_groups()
+    draw = draw_drifted_groups()
     means = [
         left(draw, own_embeddings=True, angle=angle).mean() for angle in (0.0, 20.0, 60.0, 90.0)
     ]
@@ -71,7 +71,7 @@ def test_own_embeddings_leave_what_their_angle_says():
 
 
 def test_the_vector_residual_is_the_packaged_one_where_all_directions_agree():
-    draw = draw_groups(follows_reward=0.5)
+    draw = draw_drifted_groups(follows_reward=0.5)
     switches = {"level": "sequence", "per_length": True}
     packaged = cancellation_residual(
         shared_weights(draw, **switches)[0][:, 0], draw.advantages, draw.group_ids

@@ -117,7 +117,7 @@ def test_charts_draw():
     for chart in (
         charts.frequency_chart(MARKS),
         charts.group_size_chart(POINTS),
-        charts.training_chart(STEPS.assign(estimator="grpo", sampler="model")),
+        charts.training_by_estimator_chart(STEPS.assign(estimator="grpo", sampler="model")),
     ):
         spec = chart.to_dict()
         assert spec["description"].startswith(spec["title"]["text"])

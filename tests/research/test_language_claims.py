@@ -139,7 +139,7 @@ def test_rows_are_laid_beside_the_familys():
 def test_a_chart_of_training_has_a_panel_a_reading_and_a_line_a_rule(folder):
     runs = Tables(RAMBLE, folder)["smollm2_training/runs"]
     table = figures.language_training(folder).query("task == 'ramble'")
-    chart = charts.training_chart(table, ["value", "wrong_length"]).to_dict()
+    chart = charts.training_by_rule_chart(table, ["value", "wrong_length"]).to_dict()
     assert [panel["title"]["text"] for panel in chart["hconcat"]] == [
         "held-out reward",
         "tokens of wrong answers",

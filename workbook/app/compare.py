@@ -127,7 +127,7 @@ def comparison_chart(
     """
     settings = list(dict.fromkeys(curves["setting"]))
     # labels of the axis stand beside the one, names of settings beside the other
-    above = curves_chart(curves).properties(width=WIDTH - 55)
+    above = reward_curves_chart(curves).properties(width=WIDTH - 55)
     color = alt.Color("setting:N", scale=alt.Scale(domain=settings, range=SERIES), legend=None)
     y = alt.Y("setting:N", sort=settings, title=None).axis(labelLimit=300)
     ticks = (
@@ -162,7 +162,7 @@ def comparison_chart(
     return alt.vconcat(above, below).properties(description=f"{above.description} {caption}")
 
 
-def curves_chart(curves: pd.DataFrame) -> alt.LayerChart:
+def reward_curves_chart(curves: pd.DataFrame) -> alt.LayerChart:
     """Reward by step: a thin line per seed, a thick one per setting; curves: of `run_tables`."""
     settings = list(dict.fromkeys(curves["setting"]))
     named = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=320, symbolOpacity=1)

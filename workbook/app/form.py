@@ -436,7 +436,7 @@ class RunForm:
             )
         for old in self.effects.children:
             close(old)
-        self.effects.children = (LiveChart(chart or compare.curves_chart(curves)),)
+        self.effects.children = (LiveChart(chart or compare.reward_curves_chart(curves)),)
         self.effect_line.value = notice(*lines)
 
     def _say_effect(self, sentence: str) -> None:

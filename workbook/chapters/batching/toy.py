@@ -26,10 +26,10 @@ GLYPHS, SIGNS = {1: "+", 0: "0", -1: "−"}, {"positives": 1, "negatives": -1}
 CUT_MENU = [(name, strategy) for strategy, name in NAMES.items()]
 # four prompts of three rollouts, mixed up
 GROUPS = torch.tensor([4, 7, 4, 9, 7, 9, 4, 7, 9, 2, 2, 2])
-PARTS = 2
+_PARTS = 2
 # <g_i, g_j> of three rollouts
 GRAM = torch.tensor([[4.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 2.0]])
-ADVANTAGES = torch.tensor([1.0, 1.0, -1.0])
+_ADVANTAGES = torch.tensor([1.0, 1.0, -1.0])
 
 
 def compute_cut(
@@ -153,7 +153,7 @@ def check_order(function) -> None:
     >>> check_order(lambda group_ids, parts: torch.arange(len(group_ids)))
     Not quite: prompt 4 has rollouts in mini-batches 1 and 2; keep it in one.
     """
-    got = answer_of(function, GROUPS.clone(), PARTS)
+    got = answer_of(function, GROUPS.clone(), _PARTS)
     if got is None:
         return
     if got.shape != GROUPS.shape:
@@ -169,7 +169,7 @@ def check_order(function) -> None:
     elif sorted(got.tolist()) != list(range(len(GROUPS))):
         print(f"Not quite: each of the rollouts 0 to {len(GROUPS) - 1} must come exactly once.")
     else:
-        parts = GROUPS[got.long()].view(PARTS, -1)  # (parts, B / parts)
+        parts = GROUPS[got.long()].view(_PARTS, -1)  # (parts, B / parts)
         for label in GROUPS.unique().tolist():
             inside = ((parts == label).any(1).nonzero().flatten() + 1).tolist()
             if len(inside) > 1:
@@ -192,11 +192,11 @@ def check_in_step(function) -> None:
     >>> check_in_step(lambda gram, advantages: 1 - gram.sum().sqrt() / gram.diagonal().sqrt().sum())
     Not quite: this lets every rollout stand for itself; first add up those of one sign.
     """
-    signs = ADVANTAGES > 0, ADVANTAGES < 0
+    signs = _ADVANTAGES > 0, _ADVANTAGES < 0
     plus, minus = (GRAM[rows][:, rows].sum() for rows in signs)  # squared lengths of g+ and g-
     both, lengths = GRAM.sum(), plus.sqrt() + minus.sqrt()
     residual, single = both.sqrt() / lengths, both.sqrt() / GRAM.diagonal().sqrt().sum()
-    signed = (ADVANTAGES @ GRAM @ ADVANTAGES).sqrt() / lengths
+    signed = (_ADVANTAGES @ GRAM @ _ADVANTAGES).sqrt() / lengths
     mistakes = {
         "this is the residual; what cancelled is 1 minus that.": residual,
         "these are squared lengths; take their roots first.": 1 - both / (plus + minus),
@@ -209,4 +209,4 @@ def check_in_step(function) -> None:
         f"Right: {1 - residual:.3f}. Two of these rollouts oppose each other, the third one is"
         " unrelated."
     )
-    grade(answer_of(function, GRAM.clone(), ADVANTAGES.clone()), 1 - residual, mistakes, praise)
+    grade(answer_of(function, GRAM.clone(), _ADVANTAGES.clone()), 1 - residual, mistakes, praise)

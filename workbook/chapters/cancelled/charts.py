@@ -14,7 +14,7 @@ from workbook.views.style import NEUTRAL, SERIES, describe_rows
 BARS = ["same prompt, same sign", "same prompt, other sign", "other prompts", "net"]
 PLACES = ["within the prompt", "in the batch"]
 SHOWN = ("style", "template", RIGHT_RESULT, WRONG_RESULT, "Math", "Template", "Reasoning")
-LONGEST = 1.25  # of the axis of shares, either way; a share may lie beyond
+_LONGEST = 1.25  # of the axis of shares, either way; a share may lie beyond
 
 
 def bar_tables(sums: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -45,7 +45,9 @@ def cancellation_chart(bars: pd.DataFrame, shares: pd.DataFrame) -> alt.HConcatC
     kinds = bars["kind"].unique().tolist()
     y = alt.Y("kind:N", sort=list(SHOWN), title=None).axis(labelLimit=160)
     push = alt.X("push:Q", title="push along that of the same sign (= 1)")
-    share = alt.X("share:Q", title="cancelled share").scale(domain=[-LONGEST, LONGEST], clamp=True)
+    share = alt.X("share:Q", title="cancelled share").scale(
+        domain=[-_LONGEST, _LONGEST], clamp=True
+    )
     number = alt.Chart(shares).mark_text(align="left", dx=4)
     number = number.encode(
         y=y, yOffset=alt.YOffset("place:N", sort=PLACES).scale(domain=PLACES), x=alt.value("width")

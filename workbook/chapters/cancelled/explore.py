@@ -17,7 +17,7 @@ from workbook.views.explorer import Explorer, browse, menu, power_slider, slider
 from workbook.views.measured import measured_table
 from workbook.views.style import SERIES
 
-SAMPLED = 16  # prompts of `policy_rows`, of which those that push are measured
+_SAMPLED = 16  # prompts of `policy_rows`, of which those that push are measured
 NEW_TOKENS = 48
 REWARD_MENU = [("by reward", None), ("permuted", 0)]
 COSINES = {"all tokens": "all", "shared words": "shared words"}  # the kinds of words that have one
@@ -27,8 +27,8 @@ def policy_rows(policy, task, prompts: int = 10, group_size: int = 12, seed: int
     """Rows of every rollout of some prompts that push, `prompts` at most: some 120 small steps, 20
     s on one core.
     """
-    rollouts = categorized(sample_rollouts(policy, task, SAMPLED, group_size, seed, NEW_TOKENS))
-    return prompt_rows(policy, rollouts, prompts, prompts, bundle=SAMPLED)
+    rollouts = categorized(sample_rollouts(policy, task, _SAMPLED, group_size, seed, NEW_TOKENS))
+    return prompt_rows(policy, rollouts, prompts, prompts, bundle=_SAMPLED)
 
 
 def compute_cancellation(

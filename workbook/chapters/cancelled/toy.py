@@ -24,10 +24,10 @@ from workbook.probes.blocks import Blocks
 from workbook.probes.cancellation import RIGHT_RESULT, PushRows, cancelled_shares
 from workbook.theory.coupling import coupling_kernel
 
-WORDS = ("so", "then", "thus", "is", "makes", *map(str, range(10)))
+_WORDS = ("so", "then", "thus", "is", "makes", *map(str, range(10)))
 PLACES = ("style", "template", "result", "result")
 IMPOSSIBLE = -40.0  # logit of a word that its place does not have
-FIRST_NUMBER = WORDS.index("0")
+FIRST_NUMBER = _WORDS.index("0")
 
 
 def toy_contexts(
@@ -42,7 +42,7 @@ def toy_contexts(
         [torch.full((prompts, 1), cosine**0.5), (1 - cosine) ** 0.5 * torch.eye(prompts)], 1
     ).double()
     hidden = torch.einsum("pd,st->pstd", own, torch.eye(len(PLACES)).double()).flatten(2)
-    logits = torch.full((prompts, len(PLACES), len(WORDS)), IMPOSSIBLE).double()
+    logits = torch.full((prompts, len(PLACES), len(_WORDS)), IMPOSSIBLE).double()
     logits[:, 0, :3] = torch.tensor([1, 1 / 2, 1 / 3]).double().log()
     logits[:, 1, 3:5] = torch.tensor([0.98, 0.02]).double().log()
     chances = torch.tensor([p_right, (1 - p_right) * 2 / 3, (1 - p_right) / 3]).double()
@@ -74,7 +74,7 @@ def toy_tokens(logits: Float[Tensor, "P 4 V"], rollouts: int, seed: int) -> pd.D
         rollout=rollout, group=rollout // rollouts, position=position, reward=reward, block=rollout
     )
     return table.assign(
-        category=np.array(PLACES)[position], token=np.array(WORDS)[table["token_id"]]
+        category=np.array(PLACES)[position], token=np.array(_WORDS)[table["token_id"]]
     )
 
 

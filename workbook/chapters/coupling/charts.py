@@ -27,7 +27,7 @@ AGREEMENT = ("agreement, all", "agreement, unsure", "agreement, moved")
 WEIGHTS = ("output layer", "all weights")
 SIGNS = {"any": None, "same": "same", "opposite": "opposite"}
 BELOW_HALF_TEXT = {2: "both below one half", 1: "one below one half", 0: "none below one half"}
-SHARES = {"pairs": "share of the pairs", "size": "share of the mass", "net": "net coupling / mass"}
+_SHARES = {"pairs": "share of the pairs", "size": "share of the mass", "net": "net coupling / mass"}
 DOMAINS = {"pairs": [0, 0.7], "size": [0, 0.7], "net": [-0.6, 0.6]}
 THE_FAMILY = "the family"
 
@@ -149,7 +149,8 @@ def mass_shares(
     ]
     order = [name for name in kinds if name in set(shares["kind"])]
     curves = {
-        column: unit_curve(shares, "kind", column).set_index("kind").loc[order] for column in SHARES
+        column: unit_curve(shares, "kind", column).set_index("kind").loc[order]
+        for column in _SHARES
     }
     return {column: curve.reset_index() for column, curve in curves.items()}
 
@@ -162,14 +163,14 @@ def compute_mass(
     setting = ["weights", "signs", "same_context"]
     here = (table[setting] == [weights, signs, same_context]).all(axis=1)
     rows = table[here].drop(columns=setting).assign(series=THE_FAMILY)
-    return {name: rows[rows["shown"] == name].drop(columns="shown") for name in SHARES}
+    return {name: rows[rows["shown"] == name].drop(columns="shown") for name in _SHARES}
 
 
 def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> alt.HConcatChart:
     """Dots with intervals, a line per kind of pair and a panel for each of SHARES; tables of
     compute_mass.
     """
-    tables = dict(zip(SHARES, (pairs, size, net), strict=True))
+    tables = dict(zip(_SHARES, (pairs, size, net), strict=True))
     look = {
         "names": [THE_FAMILY, NOW],
         "zero": True,
@@ -187,7 +188,7 @@ def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> al
         )
         panels.append(
             figures.forest(
-                table, "kind", x, "series", labels=name == "pairs", title=SHARES[name], **look
+                table, "kind", x, "series", labels=name == "pairs", title=_SHARES[name], **look
             )
         )
     return figures.panels(
@@ -195,7 +196,7 @@ def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> al
         "Few pairs hold the mass, and its two halves have opposite signs",
         "by kind of pair; bars: 95 % t intervals over ten policies; this policy: no interval",
         "; ".join(
-            f"{SHARES[name]}: {describe_rows(t, 'series', 'kind', form='.2f')}"
+            f"{_SHARES[name]}: {describe_rows(t, 'series', 'kind', form='.2f')}"
             for name, t in tables.items()
         ),
         spacing=10,

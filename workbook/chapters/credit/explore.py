@@ -114,13 +114,13 @@ def movement_by_class(summary: pd.DataFrame) -> alt.LayerChart:
 
 
 FAMILY_NAME = "ten policies"
-LENGTH = 48  # new tokens at most
-HELD_OUT_PROMPTS, HELD_OUT_SIZE = 16, 4  # prompts that a step is judged by, rollouts of each
+_LENGTH = 48  # new tokens at most
+_HELD_OUT_PROMPTS, HELD_OUT_SIZE = 16, 4  # prompts that a step is judged by, rollouts of each
 HELD_OUT_CLASS = 5  # a residue class of seeds that no study trains on
 MAX_PROMPTS = 32
-GAP = "boosted − suppressed (reward)"
+_GAP = "boosted − suppressed (reward)"
 POOLS = {"training": "prompts of the step", "held-out": "held-out prompts"}
-MATCHED = {"position": "prompt and position", "prompt": "prompt"}
+_MATCHED = {"position": "prompt and position", "prompt": "prompt"}
 SEED = "seed of prompts, rollouts"
 
 
@@ -174,14 +174,14 @@ def measure_gap(
     # seeds whose prompts differ
     own, other = SEED_CLASSES * seed, SEED_CLASSES * seed + HELD_OUT_CLASS
     rollouts = sample_rollouts(
-        policy, task, prompts, group_size, seed=own, max_new_tokens=LENGTH, estimator=rule
+        policy, task, prompts, group_size, seed=own, max_new_tokens=_LENGTH, estimator=rule
     )
     if not rollouts.advantages.any():
         raise ValueError(
             f"No prompt has different rewards with seed={seed} and prompts={prompts}; take others."
         )
     held_out = sample_rollouts(
-        policy, task, HELD_OUT_PROMPTS, HELD_OUT_SIZE, seed=other, max_new_tokens=LENGTH
+        policy, task, _HELD_OUT_PROMPTS, HELD_OUT_SIZE, seed=other, max_new_tokens=_LENGTH
     )
     pools = {
         "training": exact_pool(policy, task, rollouts),
@@ -201,7 +201,7 @@ def gap_chart(gaps: pd.DataFrame) -> alt.LayerChart:
     measured now.
     """
     return titled(
-        forest(gaps, "tokens", GAP, "series", names=[FAMILY_NAME, NOW], zero=True, form="+.4f"),
+        forest(gaps, "tokens", _GAP, "series", names=[FAMILY_NAME, NOW], zero=True, form="+.4f"),
         "Are the tokens that a step boosts worth more?",
         "ten policies: mean and 95 % t interval; now: one step of this policy",
         describe_rows(gaps, "series", "tokens", form="+.3f", interval=True),
@@ -212,7 +212,7 @@ def live_value_gap(policy, task, prompts: int = 16) -> LiveStudy:
     """Sizes, rule, optimizer, size of the step, matching and seed of one real step of a copy of a
     policy.
     """
-    matched = MATCHED | {"token": "prompt and word frequency"}
+    matched = _MATCHED | {"token": "prompt and word frequency"}
     rules = {
         "grpo": "grpo",
         "dr_grpo": "dr_grpo",
@@ -244,7 +244,7 @@ def explore_budget() -> Explorer:
     controls = {
         "axis": menu(axes[0], axes, "what grows"),
         "pool": _menu("training", POOLS, "prompts"),
-        "matched": _menu("position", MATCHED, "alike in"),
+        "matched": _menu("position", _MATCHED, "alike in"),
     }
     return browse(
         rows,
@@ -252,7 +252,7 @@ def explore_budget() -> Explorer:
         "gap",
         controls,
         x_title="rollouts per prompt, or prompts",
-        y_title=GAP,
+        y_title=_GAP,
         title="What a larger sample buys",
         subtitle=(
             "band: 95 % t interval over ten policies; the paper: 1 to 8 rollouts per prompt,"
@@ -278,7 +278,7 @@ def explore_repeated() -> Explorer:
         "gap",
         {
             "pool": _menu("training", POOLS, "prompts"),
-            "matched": _menu("position", MATCHED, "alike in"),
+            "matched": _menu("position", _MATCHED, "alike in"),
             "nats": menu(sizes[0], sizes, "movement by a step (nats)"),
         },
         presets={
@@ -287,7 +287,7 @@ def explore_repeated() -> Explorer:
         },
         log2=False,
         x_title="updates on the same batch",
-        y_title=GAP,
+        y_title=_GAP,
         title="Repeated updates on one batch",
         subtitle=(
             "gap in exact value, changes counted from the start; band: 95 % t interval over ten"

@@ -23,7 +23,7 @@ MECHANISMS = {  # what is read at groups of eight, along PPO and GSPO
 }
 NAMES = ["PPO", "PPO, symmetric", "GSPO", "min-replace", "min-replace, clamped", "orthogonal"]
 # one colour in all charts
-OBJECTIVES = dict(zip(NAMES, SERIES, strict=True)) | {"clip off": "#222222"}
+_OBJECTIVES = dict(zip(NAMES, SERIES, strict=True)) | {"clip off": "#222222"}
 
 
 # --- what a group shares
@@ -100,7 +100,7 @@ def objective_look(names) -> dict:
     """
     return {
         "names": [*names],
-        "colors": [NEUTRAL if "permuted" in name else OBJECTIVES[name] for name in names],
+        "colors": [NEUTRAL if "permuted" in name else _OBJECTIVES[name] for name in names],
     }
 
 
@@ -147,7 +147,7 @@ def weights_chart(curves: pd.DataFrame) -> alt.VConcatChart:
         f"GSPO in groups of 2; mean and 95 % t interval over {curves['units'].max()} policies"
     )
     names = curves["arm"].unique().tolist()
-    colors = [OBJECTIVES["GSPO"], "#222222", "#dfbde7", "#a8a8a8"]
+    colors = [_OBJECTIVES["GSPO"], "#222222", "#dfbde7", "#a8a8a8"]
     return outcome_panels(curves, outcomes, "arm", title, subtitle, names=names, colors=colors)
 
 

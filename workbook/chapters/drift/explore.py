@@ -17,10 +17,10 @@ from workbook.views.explorer import log_slider, menu, power_slider, slider, swit
 from workbook.views.live_study import LiveStudy, live_tables
 from workbook.views.measured import measured_table
 
-PERMUTED = ", permuted"  # what the name of a run without information ends with
+_PERMUTED = ", permuted"  # what the name of a run without information ends with
 MEASURED = ", six policies"  # what the committed lines' names end with
 EACH_ITS_OWN = "each its own"
-REWARDS = torch.tensor([1.0, 0.0, 0.0, 1.0])
+_REWARDS = torch.tensor([1.0, 0.0, 0.0, 1.0])
 
 
 # --- live
@@ -48,7 +48,7 @@ def measure_curves(
     settings["epsilon"] = None if epsilon == EACH_ITS_OWN else float(epsilon)
     lines = []
     for name in run_names(first, second, twin):
-        arm = name.removesuffix(PERMUTED)
+        arm = name.removesuffix(_PERMUTED)
         run = training_curves(policy, task, [arm], permuted=name != arm, **settings)
         lines.append(
             run.melt(["arm", "batch"], list(CURVE_OUTCOMES), "outcome", "mean").assign(series=name)
@@ -60,7 +60,7 @@ def run_names(first: str, second: str, twin: bool) -> list[str]:
     """What is trained: the first objective, the second where it is another, and the first with
     permuted advantages.
     """
-    return list(dict.fromkeys([first, second, *([first + PERMUTED] if twin else [])]))
+    return list(dict.fromkeys([first, second, *([first + _PERMUTED] if twin else [])]))
 
 
 def committed_curves(
@@ -91,7 +91,7 @@ def live_curves(policy, task, batches: int = 4, group_size: int = 2) -> LiveStud
             "bold: trained now, on this policy; pale: means over six policies at the study's rate"
             " and clip ranges"
         )
-        look = objective_look([*ARMS, PERMUTED.removeprefix(", ")])
+        look = objective_look([*ARMS, _PERMUTED.removeprefix(", ")])
         color = alt.Color(
             "objective:N",
             legend=alt.Legend(title=None, orient="bottom", columns=4, symbolOpacity=1),
@@ -146,7 +146,7 @@ def check_prefix_credit(function) -> None:
     """
     ids, rewards, group = (
         torch.tensor([[5, 1, 9], [5, 1, 8], [5, 2, 8], [6, 2, 8]]),
-        REWARDS,
+        _REWARDS,
         torch.zeros(4),
     )
     right = prefix_advantages(rewards, ids, torch.ones_like(ids), group)

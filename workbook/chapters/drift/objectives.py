@@ -22,7 +22,7 @@ MIN_FREE_ENTROPY = 0.05  # nats: a word whose entropy at the start is above is a
 HELD_OUT_PROMPTS = 24
 # of live curves' prompts: none of them is trained on, unless with a seed that is 5 modulo 8
 HELD_OUT_SEED = 8005
-COLUMNS = [
+_COLUMNS = [
     *("arm", "permuted", "group_size", "lr", "epsilon", "batch", "steps", "reward", "value", "tax"),
     *("free_tax", "odds", "style_entropy", "moved", "agreement, all", "agreement, moved", "gap"),
 ]
@@ -172,4 +172,4 @@ def training_curves(
         for name in progress(list(arms), "objectives")
     ]
     table = pd.concat(tables, ignore_index=True)
-    return table[[name for name in COLUMNS if name in table]]
+    return table[[name for name in _COLUMNS if name in table]]

@@ -11,7 +11,7 @@ from workbook.rollouts.sample import Rollouts
 from workbook.theory.decomposition import PushParts, realised_pushes
 from workbook.views.charts import parts_table
 
-RULE = "grpo"
+_RULE = "grpo"
 PARTS_TOKENS = 32  # measured of each class
 AT_REUSE = {  # level, clipping, epsilon, transform
     EQUAL_WEIGHTS: ("token", "none", 0.2, "none"),
@@ -20,7 +20,7 @@ AT_REUSE = {  # level, clipping, epsilon, transform
     "GSPO: sequence ratio, clip 0.03": ("sequence", "asymmetric", 0.03, "none"),
     "GSPO with min-replace": ("sequence", "asymmetric", 0.03, "min_replace"),
 }
-PANELS = {"result": "result words", "style": "style words"}
+_PANELS = {"result": "result words", "style": "style words"}
 
 
 def parts_at_reuse(
@@ -42,8 +42,8 @@ def parts_at_reuse(
     less or more an objective moves.
     """
     pushes, tables = Pushes(policy, rollouts, exact_values(policy, task, rollouts)), []
-    split, mask = pushes.split(RULE, 0), pushes.mask
-    advantages = rule_advantages(policy, rollouts, RULE, pushes.values, 0)[mask] / len(rollouts)
+    split, mask = pushes.split(_RULE, 0), pushes.mask
+    advantages = rule_advantages(policy, rollouts, _RULE, pushes.values, 0)[mask] / len(rollouts)
     tokens, context = rollouts.completion_ids[mask], pushes.context[mask]
     for name, settings in AT_REUSE.items():
         weights = token_weights(
@@ -53,11 +53,11 @@ def parts_at_reuse(
         unequal = realised_pushes((weights - equal) * advantages, tokens, context, pushes.probs)
         scaled = [equal * part for part in (split.signal, split.bias, split.noise)]
         weighed = PushParts(scaled[0], scaled[1] + unequal, scaled[2], equal * split.scale)
-        shares = measure_parts(pushes, weighed, RULE, None, PARTS_TOKENS).shares
-        table = parts_table(shares[shares["category"].isin(PANELS)]).drop(columns="size")
+        shares = measure_parts(pushes, weighed, _RULE, None, PARTS_TOKENS).shares
+        table = parts_table(shares[shares["category"].isin(_PANELS)]).drop(columns="size")
         tables.append(table.assign(panel=table["category"], category=name))
     table = pd.concat(tables, ignore_index=True)
     base = table[table["category"] == EQUAL_WEIGHTS].groupby("panel")["change_rms"].first()
     share = table["share"] * (table["change_rms"] / table["panel"].map(base)) ** 2
-    table = table.assign(share=share, panel=table["panel"].map(PANELS))
+    table = table.assign(share=share, panel=table["panel"].map(_PANELS))
     return table[["panel", "category", "part", "order", "share"]]

@@ -21,7 +21,7 @@ _NAMES = {  # module: what it offers
         " explore_kl_drift explore_solutions"
     ),
     "chapters.exchange.toy": (
-        "draw_groups repair_costs residual_by_mechanism residuals two_rollouts"
+        "draw_drifted_groups repair_costs residual_by_mechanism residuals two_rollouts"
     ),
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

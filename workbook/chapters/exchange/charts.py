@@ -14,7 +14,7 @@ from workbook.chapters.exchange.drift import PATHS, STEPS, WHEN
 from workbook.chapters.exchange.toy import (
     MECHANISMS,
     TOGETHER,
-    draw_groups,
+    draw_drifted_groups,
     interval,
     residuals,
     single_thread,
@@ -32,7 +32,7 @@ from workbook.views.style import (
 )
 
 REPAIRS = [NEUTRAL, *SERIES[:2]]  # of TRANSFORMS
-ORDERS = ["exact", "quadratic", "difference"]
+_ORDERS = ["exact", "quadratic", "difference"]
 STROKES = {"columns": 3, "symbolType": "stroke", "symbolStrokeWidth": 2.5, "labelLimit": 220}
 RUNS = ["your settings", "equal weights"]
 MEASURES = {
@@ -100,7 +100,7 @@ def toy_residuals(least: float = 0.01, most: float = 1.0) -> pd.DataFrame:
     """
     rows = []
     for drift in np.geomspace(least, most, 25):
-        draw = draw_groups(drift)
+        draw = draw_drifted_groups(drift)
         for mechanism in MEASURED_MECHANISMS:
             values = residuals(draw, **MECHANISMS[mechanism])[0]
             rows.append({"mechanism": mechanism, "drift": drift, **interval(values)})
@@ -193,7 +193,7 @@ def kl_drift_chart(
     marks = alt.Chart(chosen).mark_point(size=90, filled=True, opacity=1, clip=True)
     marks = marks.encode(x=x, y=y, color=alt.Color("order:N"), tooltip=["order:N", "lr:Q", "kl:Q"])
     one = series(
-        rates, x, y, by="order", names=ORDERS, dash="order", spread=None, over=[marks], **look
+        rates, x, y, by="order", names=_ORDERS, dash="order", spread=None, over=[marks], **look
     )
     x = alt.X("step:Q", title="step").scale(type="log", domain=[1, STEPS], nice=False)
     y = alt.Y("mean:Q", title="KL (nats), mean and 95 % interval").scale(**scale).axis(**axis)

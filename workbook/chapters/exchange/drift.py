@@ -26,7 +26,7 @@ STEPS, DRAWS = 40, 64
 PATHS = ["from the first policy", "the KL of every step, added"]
 START = (0.3, 0.15, 0.05, 0.5)  # three right answers with odds 6 : 3 : 1, and a wrong one
 WEIGHTS, OPERATORS = ("equal", "one favoured", "random"), ("softmax gradient", "natural gradient")
-LR, LATE_STEPS, REWARD = 0.3, 60, 0.8  # of `entropy_by_setting`
+_LR, LATE_STEPS, REWARD = 0.3, 60, 0.8  # of `entropy_by_setting`
 SETTINGS = {  # of `run_solutions`: who weighs more, what repairs it, what turns pushes into a step
     "equal weights": {},
     "one answer favoured": {"weights": "one favoured"},
@@ -225,7 +225,7 @@ def entropy_by_setting(
     rows = []
     for name in settings:
         path = solution_measures(
-            run_solutions(lr=LR, seeds=seeds, steps=LATE_STEPS, **SETTINGS[name])
+            run_solutions(lr=_LR, seeds=seeds, steps=LATE_STEPS, **SETTINGS[name])
         )
         entropy, reward = path["entropy"].numpy(), path["reward"].numpy()
         at_reward = entropy[(reward >= REWARD).argmax(0), np.arange(seeds)]
@@ -246,7 +246,7 @@ def long_runs(steps: int = 2_000, seeds: int = 48) -> pd.DataFrame:
     for operator in OPERATORS:
         for weights in ("equal", "one favoured"):
             measures = solution_measures(
-                run_solutions(weights, operator=operator, lr=LR, seeds=seeds, steps=steps)
+                run_solutions(weights, operator=operator, lr=_LR, seeds=seeds, steps=steps)
             )
             measures["wrong"] = 1 - measures.pop("reward")
             for measure, values in measures.items():

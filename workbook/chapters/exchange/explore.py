@@ -19,8 +19,8 @@ from workbook.chapters.grading import answer_of, grade
 from workbook.theory import cancellation_residual, group_advantages, surrogate_weights
 from workbook.views.explorer import Explorer, log_slider, menu, slider, switch
 
-CLIPPINGS = ["none", "symmetric", "asymmetric"]
-ADVANTAGES = (1.5, -0.5, -0.5, -0.5)
+_CLIPPINGS = ["none", "symmetric", "asymmetric"]
+_ADVANTAGES = (1.5, -0.5, -0.5, -0.5)
 
 
 def explore_exchange() -> Explorer:
@@ -40,7 +40,7 @@ def explore_exchange() -> Explorer:
     controls = {
         "sequence": switch(True, "sequence ratio (GSPO)"),
         "drift": slider(0.04, 0.0, 1.0, 0.02, "ratio drift"),
-        "clipping": menu("none", CLIPPINGS, "clipping"),
+        "clipping": menu("none", _CLIPPINGS, "clipping"),
         "clip_range": slider(0.2, 0.01, 1.0, 0.01, "clip range"),
         "per_length": switch(False, "1/T per sequence"),
         "length_spread": slider(0.5, 0.0, 1.0, 0.05, "length spread"),
@@ -122,7 +122,7 @@ def check_unequal_weights(weights: list | None) -> None:
     if (w := answer_of(weights)) is None:
         return
     w = w.double()
-    advantages, group = torch.tensor(ADVANTAGES, dtype=torch.float64), torch.zeros(4)
+    advantages, group = torch.tensor(_ADVANTAGES, dtype=torch.float64), torch.zeros(4)
     if w.shape != (4,):
         print(
             f"Not quite: the shape is {tuple(w.shape)}; give one weight for each of the four"

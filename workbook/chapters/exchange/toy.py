@@ -30,7 +30,7 @@ from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
 from workbook.theory.weights import transform_weights
 
 # groups per setting; tokens, typical and at most; size of a gradient
-GROUPS, LENGTH, LONGEST, WIDTH = 200, 16, 48, 16
+GROUPS, _LENGTH, _LONGEST, WIDTH = 200, 16, 48, 16
 MECHANISMS = {  # what each one changes about an exchangeable group
     "token ratio": {},
     "sequence ratio": {"level": "sequence"},
@@ -41,7 +41,7 @@ MECHANISMS = {  # what each one changes about an exchangeable group
     "position masking": {"masking": True},
 }
 TOGETHER = "switched on, together"
-SITUATIONS = {  # in which the repairs differ: of `draw_groups`, and the clipping
+SITUATIONS = {  # in which the repairs differ: of `draw_drifted_groups`, and the clipping
     "sequence ratios, luck": ({}, None),
     "and asymmetric clipping": ({}, "asymmetric"),
     "wrong answers are long": ({"length_spread": 1.0, "follows_reward": 0.7}, None),
@@ -76,7 +76,7 @@ def single_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def draw_groups(
+def draw_drifted_groups(
     drift: float = 0.2,
     length_spread: float = 0.5,
     follows_reward: float = 0.0,
@@ -119,12 +119,12 @@ def draw_groups(
     reward, luck = follows_reward * advantages.sign(), math.sqrt(1 - follows_reward**2) * rollout
     whole, single = (
         math.sqrt(common) * (luck[0] + reward)[:, None],
-        math.sqrt(1 - common) * normal(rollouts, LONGEST),
+        math.sqrt(1 - common) * normal(rollouts, _LONGEST),
     )
     log_ratios = drift * (whole + single)
     log_ratios[:, 0] = drift * shared.repeat_interleave(group_size)
-    lengths = (LENGTH * (length_spread * (luck[1] - reward)).exp()).round()
-    mask = torch.arange(LONGEST) < lengths.clamp(2, LONGEST)[:, None]
+    lengths = (_LENGTH * (length_spread * (luck[1] - reward)).exp()).round()
+    mask = torch.arange(_LONGEST) < lengths.clamp(2, _LONGEST)[:, None]
     return Draw(
         advantages,
         group_ids,
@@ -164,7 +164,7 @@ def shared_weights(
         clip=None if clipping is None else (clip_range, clip_range),
         clipping=clipping or "asymmetric",
         aggregate="grpo" if per_length else "dr_grpo",
-        max_completion_length=LONGEST,
+        max_completion_length=_LONGEST,
     )
     return weights, mask
 
@@ -249,7 +249,7 @@ def compute_exchange(
     mechanism, mean, low, high (95 % interval), silent (share of groups where nothing pushes), on;  pushes: rollout,
     reward, push (of the first group, along the net push, as shares of the group's total size), whose sum is "net".
     """
-    draw = draw_groups(drift, length_spread, follows_reward, seed=seed)
+    draw = draw_drifted_groups(drift, length_spread, follows_reward, seed=seed)
     on = {"own_embeddings": own_embeddings, "masking": masking, "per_length": per_length}
     on |= {
         "level": "sequence" if sequence else "token",
@@ -305,7 +305,7 @@ def repair_costs() -> pd.DataFrame:
     """
     rows = []
     for setting, (drawn, clipping) in SITUATIONS.items():
-        draw = draw_groups(**drawn)
+        draw = draw_drifted_groups(**drawn)
         weights, mask = (
             x[:, :2] for x in shared_weights(draw, "sequence", clipping, per_length=True)
         )
@@ -338,7 +338,7 @@ def residual_by_mechanism(drift: float = 0.2) -> pd.DataFrame:
     """Tabulate the residual of each mechanism alone under each transform: mechanism, transform,
     mean, low, high.
     """
-    draw = draw_groups(drift)
+    draw = draw_drifted_groups(drift)
     return pd.DataFrame(
         {
             "mechanism": name,
@@ -352,15 +352,15 @@ def residual_by_mechanism(drift: float = 0.2) -> pd.DataFrame:
 
 # --- two rollouts of one prompt, `5 - 6 + 3 =`, word by word
 
-TEXTS = (
+_TEXTS = (
     "start with 5 ; then 5 - 6 is 9 ; now 9 + 3 is 2 ; so the answer is 2",
     "start with 5 ; then 5 - 6 is 8 ; now 8 + 3 is 1 ; so the answer is 1",
 )
-RIGHT, WRONG = (text.split() for text in TEXTS)
+_RIGHT, _WRONG = (text.split() for text in _TEXTS)
 STYLE = ("start", "then", "now", "so")  # free choices of about four words
 RESULTS = (9, 16)  # positions of the steps' results
 # of a free choice, a result, a wrong one, a sure word
-P_STYLE, P_RIGHT, P_WRONG, P_FORCED = 0.25, 0.6, 0.1, 0.98
+P_STYLE, _P_RIGHT, P_WRONG, P_FORCED = 0.25, 0.6, 0.1, 0.98
 
 
 def two_rollouts(lr: float = 0.5, steps: int = 1, clip_range: float = 0.2) -> pd.DataFrame:
@@ -377,18 +377,18 @@ def two_rollouts(lr: float = 0.5, steps: int = 1, clip_range: float = 0.2) -> pd
     """
     require_range(0, float("inf"), lr=lr, steps=steps, clip_range=clip_range)
     rows = []
-    for rollout, words, advantage in (("A", RIGHT, 1.0), ("B", WRONG, -1.0)):
+    for rollout, words, advantage in (("A", _RIGHT, 1.0), ("B", _WRONG, -1.0)):
         for position, word in enumerate(words):
             # of all rollouts that visit this context, by the word that they draw
             push: dict[str, float] = {}
-            for text, sign in ((RIGHT, 1.0), (WRONG, -1.0)):
+            for text, sign in ((_RIGHT, 1.0), (_WRONG, -1.0)):
                 if text[:position] == words[:position]:
                     push[text[position]] = push.get(text[position], 0.0) + sign
             names, size = list(push), 4 if word in STYLE else 10
             sure = (
                 [P_STYLE if word in STYLE else P_FORCED]
                 if position not in RESULTS
-                else [P_RIGHT, P_WRONG]
+                else [_P_RIGHT, P_WRONG]
             )
             p, rest = torch.tensor(sure[: len(names)], dtype=torch.float64), size - len(names)
             before = logits = torch.cat([p, ((1 - p.sum()) / rest).repeat(rest)]).log()

@@ -86,7 +86,7 @@ def live_flips(policy, task, prompts: int = 16) -> LiveStudy:
 DLOGP = torch.tensor([0.20, -0.05, 0.004, 0.03, -0.30, 0.010, -0.002, -0.08])
 ADVANTAGE = torch.tensor([1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 0.0])
 PIECES = ("The", "re", "fore", " the", " answ", "er", " is", " 1", "2", ".")
-WORDS = torch.tensor([0, 0, 0, 1, 2, 2, 3, 4, 4, 5])
+_WORDS = torch.tensor([0, 0, 0, 1, 2, 2, 3, 4, 4, 5])
 
 
 def check_shares(function: Callable) -> None:
@@ -142,15 +142,15 @@ def check_words(function: Callable) -> None:
             len(PIECES)
         ),
         "the full stop begins with no space, and yet is no part of the number before it.": (
-            lambda got: got[:-1].equal(WORDS[:-1].double())
+            lambda got: got[:-1].equal(_WORDS[:-1].double())
         ),
         "the numbers begin with 0, with a space before the first token or without one.": (
-            lambda got: (got - got[0]).equal(WORDS.double())
+            lambda got: (got - got[0]).equal(_WORDS.double())
         ),
     }
     praise = "Right: with these numbers, all pieces of a word can be given the class of the whole."
     otherwise = "{entry} belongs to word {right:.0f}, but yours says {got:.0f}."
     got = answer_of(function, PIECES)
-    if got is not None and got.tolist() == WORDS.tolist():  # a text may begin with a space, too
+    if got is not None and got.tolist() == _WORDS.tolist():  # a text may begin with a space, too
         got = answer_of(function, (f" {PIECES[0]}", *PIECES[1:]))
-    grade(got, WORDS, mistakes, praise, "token", otherwise)
+    grade(got, _WORDS, mistakes, praise, "token", otherwise)

@@ -10,7 +10,7 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.groups.charts": (
-        "frequency_chart gradients_meet_chart group_size_chart training_chart"
+        "frequency_chart gradients_meet_chart group_size_chart training_by_estimator_chart"
     ),
     "chapters.groups.expected": "Word compute_mixed compute_parts push_moments",
     "chapters.groups.explore": (

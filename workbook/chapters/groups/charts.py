@@ -11,7 +11,7 @@ from workbook.views.figures import bars, by_sign, panels, rule, series
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, diverging, panel_title, titled
 
 COLORS = [SERIES[1], NEUTRAL, SERIES[0]]  # style, template, result
-DASHES = [[6, 3], [2, 2], [1, 0]]
+_DASHES = [[6, 3], [2, 2], [1, 0]]
 LABELS = {word: f"{word} · {name}" for name in CLASSES for word in WORDS[name]}
 EXAMPLES = {name: WORDS[name][0] for name in CLASSES}  # so, is, 9
 WORD_AXIS = alt.Y("word:N", sort=list(LABELS), title=None).axis(labelExpr=f"{LABELS}[datum.label]")
@@ -89,7 +89,7 @@ def growing_chart(
         y=alt.Y("push:Q").scale(**reach).axis(**ticks),
         color=class_color(legend),
         strokeDash=alt.StrokeDash("class:N", legend=legend, sort=CLASSES).scale(
-            domain=CLASSES, range=DASHES
+            domain=CLASSES, range=_DASHES
         ),
         order="rollouts:Q",
     )
@@ -166,7 +166,7 @@ def group_size_chart(table: pd.DataFrame) -> alt.LayerChart:
     )
 
 
-def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
+def training_by_estimator_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """A panel a quantity, over steps; columns step, quantity, mean, low, high, estimator, sampler."""
     y = alt.Y("mean:Q", title=None).scale(zero=False)
     look = {"by": "estimator", "dash": "sampler", "width": 183, "height": 200}

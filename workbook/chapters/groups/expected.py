@@ -37,7 +37,7 @@ from workbook.views.charts import parts_table
 # whose advantage depends on the group's rewards alone
 RULES = ["grpo", "dr_grpo", "rloo", "positive_only"]
 LENGTHS = (3, 4, 5)  # tokens of a right answer, by its opening
-SIX = [f"{where}_{part}" for where in ("own", "coupled") for part in ("signal", "bias", "noise")]
+_SIX = [f"{where}_{part}" for where in ("own", "coupled") for part in ("signal", "bias", "noise")]
 WEIGHTS = {  # name: (whether 1 / length, how many times as long a wrong answer is)
     "equal": (False, 1.0),
     "1/length, right and wrong alike": (True, 1.0),
@@ -170,7 +170,7 @@ def compute_parts(
         turns = [
             np.roll(np.arange(len(mean)), k if name == "result" else 0) for k in range(prompts)
         ]
-        parts = np.zeros(len(SIX))
+        parts = np.zeros(len(_SIX))
         for n, turn in enumerate(turns):
             others = turns[:n] + turns[n + 1 :]
             model, own = words[name].model[turn], pushes[:, turn]
@@ -185,7 +185,7 @@ def compute_parts(
         rows.append(parts / prompts)
     parts = np.vstack([*rows, sum(rows)])  # (classes and all, six parts)
     total = parts.sum(1)
-    shares = pd.DataFrame(parts / total[:, None], columns=SIX)
+    shares = pd.DataFrame(parts / total[:, None], columns=_SIX)
     return parts_table(
         shares.assign(
             category=[*CLASSES, "all"],

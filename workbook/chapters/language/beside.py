@@ -5,7 +5,7 @@ import pandas as pd
 from workbook.ledger import DOES_NOT_HOLD, HOLDS, TOO_SMALL
 
 DECIDED = (HOLDS, DOES_NOT_HOLD, TOO_SMALL)
-NUMBERS = ["outcome", "mean", "low", "high"]
+_NUMBERS = ["outcome", "mean", "low", "high"]
 HERE = " sums"  # how keys of rows end that ask what the family's row of the same key asks
 
 
@@ -30,6 +30,6 @@ def beside_family(ledger: pd.DataFrame) -> pd.DataFrame:
     asked = ledger[(ledger["scale"] == "smollm2:sums") & ledger["key"].str.endswith(HERE)]
     asked = asked.assign(key=asked["key"].str.removesuffix(HERE)).set_index("key")
     family = ledger[ledger["scale"].isin(("family", "world:third"))].set_index("key")
-    both = asked[["measured", *NUMBERS]].join(family[NUMBERS], rsuffix="_family", how="inner")
+    both = asked[["measured", *_NUMBERS]].join(family[_NUMBERS], rsuffix="_family", how="inner")
     sentences = [compared(*pair) for pair in both[["outcome", "outcome_family"]].to_numpy()]
     return both.assign(sentence=sentences).reset_index()

@@ -12,7 +12,7 @@ from workbook.views.charts import intervals_chart
 from workbook.views.figures import panels, series
 from workbook.views.style import WIDTH, describe_rows
 
-ASKED = {  # key of a row whose unit is a share or a probability: what it is, for an axis
+_ASKED = {  # key of a row whose unit is a share or a probability: what it is, for an axis
     "C1": "other sign takes of style words, prompt alone",
     "C1 place": "… of those at the same position",
     "C2": "… of style words, in a large batch",
@@ -40,27 +40,27 @@ READ = {  # a reading of a policy: what it is, for a panel
 }
 BY_LENGTH = "1/T"  # a token weighs as loss type grpo has it
 RULES = (*NAMES.values(), BY_LENGTH)
-FAMILY, SIX = "the family, ten policies", "SmolLM2, six fine-tunes"
+_FAMILY, _SIX = "the family, ten policies", "SmolLM2, six fine-tunes"
 
 
 def beside_chart(table: pd.DataFrame):
     """Two intervals a question, the family's and that of the fine-tunes; table of
     `beside_family`.
     """
-    rows = table[table["key"].isin(ASKED)].set_index("key").reindex(ASKED).dropna(subset="mean")
+    rows = table[table["key"].isin(_ASKED)].set_index("key").reindex(_ASKED).dropna(subset="mean")
     columns = ["mean", "low", "high"]
     family = (
-        rows[[f"{name}_family" for name in columns]].set_axis(columns, axis=1).assign(scale=FAMILY)
+        rows[[f"{name}_family" for name in columns]].set_axis(columns, axis=1).assign(scale=_FAMILY)
     )
-    both = pd.concat([family, rows[columns].assign(scale=SIX)]).reset_index()
-    both = both.assign(label=both["key"] + " · " + both["key"].map(ASKED))
+    both = pd.concat([family, rows[columns].assign(scale=_SIX)]).reset_index()
+    both = both.assign(label=both["key"] + " · " + both["key"].map(_ASKED))
     title = "What a step does to six fine-tunes, beside the family"
     note = "bars: 95 % t intervals. Large batch: here 64 prompts, there 64 or 256. "
     note += "H4: here at the start, there at its worst"
     return intervals_chart(both, title, note, "share or probability")
 
 
-def training_chart(
+def training_by_rule_chart(
     table: pd.DataFrame,
     readings: Sequence[str] = ("value", "pass_at_8", "entropy", "tax"),
     whom: str = "six fine-tunes",

@@ -14,7 +14,7 @@ from workbook.tasks import get_task
 from workbook.views.charts import curve_chart, describe_parts, parts_table, signal_noise_chart
 from workbook.views.explorer import Explorer, menu, slider
 
-SHARES = (-0.25, 1.25)  # of the axis; a share may lie beyond where signal and noise point apart
+_SHARES = (-0.25, 1.25)  # of the axis; a share may lie beyond where signal and noise point apart
 PAPERS = {
     "group_size": (2, 16, "both papers"),
     "prompts": (16, 96, "batch sizes of arXiv 2605.08666"),
@@ -23,7 +23,7 @@ AXES = {"group_size": "rollouts per prompt", "prompts": "prompts in the step"}
 UPDATE = "the update, in the weights' space"
 LINES = {"all": "all tokens", "result": "result words", "style": "style words"}
 SAMPLED_PROMPTS, SAMPLED_SIZE = 8, 16  # of which a setting takes the first
-MEASURED = 12  # tokens of each class
+_MEASURED = 12  # tokens of each class
 RULES = ["grpo", "dr_grpo", "positive_only", "known_credit", "permuted"]
 
 
@@ -48,7 +48,7 @@ def recovered_chart(curves: pd.DataFrame) -> alt.LayerChart:
         paper=PAPERS.get(axis),
         form=".0%",
         clip=True,
-        scale={"domain": SHARES, "nice": False},
+        scale={"domain": _SHARES, "nice": False},
         subtitle="band: 95 % t interval over policies",
     )
 
@@ -67,7 +67,7 @@ def compute_recovered(prompts: int = 4, group_size: int = 8, rule: str = "grpo")
     policy, task, rollouts, values = _sampled()
     place = torch.arange(len(rollouts)) % SAMPLED_SIZE
     rows = ((rollouts.group_ids < prompts) & (place < group_size)).nonzero().squeeze(1)
-    chosen = {"values": values.select(rows), "tokens": MEASURED}
+    chosen = {"values": values.select(rows), "tokens": _MEASURED}
     recovered = credit_recovered(policy, rollouts.select(rows), rule, task, **chosen)
     if recovered.shares["signal"].isna().all():
         raise ValueError(

@@ -77,7 +77,7 @@ def _signed_bars(table: pd.DataFrame, y: alt.Y, x: alt.X, **look) -> alt.LayerCh
     )
 
 
-def map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChart:
+def coupling_map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChart:
     """K over both probabilities, for the same token and for different ones; the diamond is the
     present setting.
     """

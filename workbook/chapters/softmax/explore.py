@@ -7,7 +7,7 @@ import math
 import torch
 
 from workbook.chapters.grading import UNANSWERED, answer_of, grade, settings_fault
-from workbook.chapters.softmax.charts import map_chart, pair_chart
+from workbook.chapters.softmax.charts import coupling_map_chart, pair_chart
 from workbook.chapters.softmax.toy import SOURCES, compute_map, compute_pair, make_pair, map_verdict
 from workbook.theory import coupling_kernel
 from workbook.views.explorer import Explorer, menu, slider
@@ -76,7 +76,7 @@ def explore_map() -> Explorer:
         "vocabulary": menu(32, [4, 8, 32, 128, 1024, 4096], "vocabulary (words)"),
         "rivalry": slider(0.0, 0.0, 0.98, 0.02, "rivalry of both words"),
     }
-    return Explorer(compute_map, map_chart, controls, describe)
+    return Explorer(compute_map, coupling_map_chart, controls, describe)
 
 
 # --- exercises

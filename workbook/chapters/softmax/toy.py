@@ -24,7 +24,7 @@ from workbook.messages import InvalidValue, require_one_of, require_range
 from workbook.theory import coupling_kernel, kl_drift, predicted_delta_logp
 from workbook.theory.coupling import BELOW_HALF
 
-WORDS, CONTEXTS = ("so", "now"), ("A", "B")  # what A says, and what B says if not the same
+_WORDS, CONTEXTS = ("so", "now"), ("A", "B")  # what A says, and what B says if not the same
 # what B reads; A reads word 2
 READS = {"another word": 3, "the word that A reads": 2, "the word that A says": 0}
 TRAINED = {  # what an update may change, in words
@@ -228,13 +228,13 @@ def compute_pair(
         real_step(pair, advantages, lr)
     ]
     moves = [
-        (f"{context}, {source}", f"{context}'s “{WORDS[token]}”", source, float(step[i]))
+        (f"{context}, {source}", f"{context}'s “{_WORDS[token]}”", source, float(step[i]))
         for i, (context, token) in enumerate(zip(CONTEXTS, pair.tokens, strict=True))
         for source, step in zip(SOURCES, steps, strict=True)
     ]
     kernel, products = pair.kernel, pair.scores.prod(0)
     coordinates = {
-        "word": (f"“{WORDS[0]}”", f"“{WORDS[1]}”", "all other words"),
+        "word": (f"“{_WORDS[0]}”", f"“{_WORDS[1]}”", "all other words"),
         "product": [float(part) for part in (products[0], products[1], products[2:].sum())],
     }
     couplings = [

@@ -31,7 +31,7 @@ NAMES = {
     LOWER: "permuted",
 }
 SHOWN = (KNOWN_CREDIT, PLAIN, "positive_only", "entropy_minimization")
-COLUMNS = 4  # panels of a row
+_COLUMNS = 4  # panels of a row
 KINDS = ("measured", "held out: what came", "what an earlier line had said of it")
 
 
@@ -43,16 +43,19 @@ def map_chart(table: pd.DataFrame):
     """
     names = [name for name in NAMES.values() if name in set(table["rule"])]
     x, charts = alt.X("tokens:Q", title="tokens, thousands").axis(tickCount=2), []
-    columns = min(COLUMNS, table["world"].nunique())
+    columns = min(_COLUMNS, table["world"].nunique())
     look = {"by": "rule", "names": names, "points": False, "clip": True, "height": 110}
     # beside each panel stand the labels of its axis
     look["width"] = WIDTH // columns - 47
     for place, (world, rows) in enumerate(table.groupby("world", sort=False)):
-        y = alt.Y("mean:Q", title=None if place % COLUMNS else "value").scale(domain=[0, 1])
+        y = alt.Y("mean:Q", title=None if place % _COLUMNS else "value").scale(domain=[0, 1])
         charts.append(series(rows, x, y, **look, title=world))
     described = describe_rows(table[table["batch"] == table["batch"].max()], "world", "rule")
     return panels(
-        [alt.hconcat(*charts[k : k + COLUMNS], spacing=14) for k in range(0, len(charts), COLUMNS)],
+        [
+            alt.hconcat(*charts[k : k + _COLUMNS], spacing=14)
+            for k in range(0, len(charts), _COLUMNS)
+        ],
         f"What each rule reaches in {table['batch'].max()} batches, by sampled tokens and world",
         "exact value on held-out prompts, each rule at its own rate; bands: 95 % t intervals over"
         " policies",

@@ -32,13 +32,13 @@ CLASSES = {
     "template": "#e3d3d0",
     "copy": "#ecd9f1",
 }
-STARTS = {
+_STARTS = {
     "value": "value",
     "greedy": "value of likeliest words",
     "wrong_modes": "wrong modes",
     "mixed": "mixed groups",
 }
-REWARDS = {
+_REWARDS = {
     "answer": {},
     "each step": {"reward_by": "steps"},
     "four of five answers": {"false_negative_rate": 0.2},
@@ -57,7 +57,7 @@ def compute_world(
     for these levels.
     """
     task, rng, rows = (
-        Chain(operands=steps + 1, **dials, **REWARDS[reward]),
+        Chain(operands=steps + 1, **dials, **_REWARDS[reward]),
         random.Random(prompt),
         [],
     )
@@ -84,9 +84,9 @@ def compute_world(
         name for name, world in worlds().items() if world.made() == task and len(world_start(name))
     ]
     start = [
-        (name, STARTS[one], *t_interval(world_start(name)[one]))
+        (name, _STARTS[one], *t_interval(world_start(name)[one]))
         for name in levels
-        for one in STARTS
+        for one in _STARTS
     ]
     words = pd.DataFrame(
         rows, columns=["text", "position", "word", "class", "credit", "value", "line", "place"]
@@ -137,7 +137,7 @@ def world_chart(words: pd.DataFrame, start: pd.DataFrame):
         title="Value along the words",
         **look,
     )
-    measure = alt.Y("measure:N", title=None).scale(domain=[*STARTS.values()]).axis(labelLimit=200)
+    measure = alt.Y("measure:N", title=None).scale(domain=[*_STARTS.values()]).axis(labelLimit=200)
     share = alt.X("mean:Q", title="reward, or share").scale(domain=[0, 1])
     begun = forest(
         start, measure, share, number=".2f", width=185, title="The start of ten policies"
@@ -157,7 +157,7 @@ def explore_world() -> Explorer:
     """
     controls = {
         "prompt": slider(3, 0, 19, 1, "number of the prompt"),
-        "reward": menu("answer", [*REWARDS], "reward for"),
+        "reward": menu("answer", [*_REWARDS], "reward for"),
         "steps": slider(4, 2, 11, 1, "steps K"),
         "wrong_modes": menu(0.3333, [0.0, 0.3333, 0.6667], "wrong modes"),
         "error_rate": menu(0.1, [0.02, 0.1, 0.16, 0.2, 0.46], "errors elsewhere"),

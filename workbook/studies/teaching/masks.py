@@ -135,7 +135,7 @@ def plain_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     return _rates_study(bench, names=(PLAIN,))
 
 
-def own_rates(runs: pd.DataFrame) -> dict[str, float]:
+def rates_by_end_value(runs: pd.DataFrame) -> dict[str, float]:
     """{"plain": rate, "masks": rate}: at which plain, and the four masks on average, end highest in
     value.
     """
@@ -147,8 +147,8 @@ def own_rates(runs: pd.DataFrame) -> dict[str, float]:
 
 
 def tuned_mask_rates(bench: Bench, study: str) -> dict[str, float]:
-    """`own_rates` of the unit's scale; NotMeasured until they have been tuned."""
-    return own_rates(load_measured(study, bench.scale.name, "runs", bench.results))
+    """`rates_by_end_value` of the unit's scale; NotMeasured until they have been tuned."""
+    return rates_by_end_value(load_measured(study, bench.scale.name, "runs", bench.results))
 
 
 def masks_study(
