@@ -32,14 +32,14 @@ from workbook.views.style import (
     visible,
 )
 from workbook.views.token_look import (
+    COLUMN_UNITS,
     MAX_CHARACTERS,
     PALETTE,
-    PLACES,
-    UNITS,
+    PLACE_COLUMNS,
     ColorScale,
     is_number,
     legend_words,
-    named,
+    name_and_words,
     scale_of,
     to_drawable,
     wire,
@@ -225,14 +225,14 @@ class TokenHeatmap(PageWidget):
                 "moves": True,
                 "center": 0,
                 "side": 0,
-                "unit": UNITS[MOVES],
+                "unit": COLUMN_UNITS[MOVES],
                 "meaning": legend_words(MOVES, ColorScale(1.0)),
             }
-            sent["columns"].append(named(MOVES) | look)
+            sent["columns"].append(name_and_words(MOVES) | look)
         numbers = [
             name
             for name in self.table
-            if is_number(self.table[name]) and name not in {*PLACES, "reward"}
+            if is_number(self.table[name]) and name not in {*PLACE_COLUMNS, "reward"}
         ]
         other = {}
         try:

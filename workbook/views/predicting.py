@@ -1,12 +1,12 @@
-"""predict and reveal: a prediction that is recorded by a click before the answer is shown, and
-scored after it.
+"""predict and reveal: a prediction is recorded by a click, and scored once the answer is shown.
 
-    predict("05-shares", "Which share of tokens in worse rollouts becomes more likely?", number=(0,
-    1)) reveal("05-shares", measured_share)
+    predict("05-shares", "Which share of tokens in worse rollouts becomes more likely?",
+            number=(0, 1))
+    reveal("05-shares", measured_share)
 
-Keys begin with the two digits of their chapter. One JSON file holds them all. Running cells records
-nothing and shows no answer: that waits behind a button until it is asked for or a prediction is
-recorded. A guess is recorded once; it counts if the answer had not been shown.
+Keys begin with the two digits of their chapter. One JSON file holds all predictions. Running cells
+records nothing and shows no answer: the answer waits behind a button until it is asked for or a
+prediction is recorded. A guess is recorded once; it counts if the answer had not been shown.
 """
 
 import html
@@ -26,12 +26,16 @@ from workbook.views.charts import curve_chart
 from workbook.views.live import PageWidget
 from workbook.views.style import printable, typeset
 
-RANGE = 0.8  # how sure the reader is that the answer lies in the range of a number
-NAMES = {"number": "80 % ranges", "choice": "choices", "curve": "curves"}
-ENDS = {"low": "lower end", "guess": "best guess", "high": "upper end"}
-_asked: dict[str, tuple[str, dict]] = {}  # key -> question and `about`, of this kernel
-_shown: set[str] = set()  # keys whose answer this kernel has shown
-_hidden = {}  # key -> the Answer that waits for it
+# how sure the reader is that the answer lies in the range of a number
+RANGE_CONFIDENCE = 0.8
+_KIND_NAMES = {"number": "80 % ranges", "choice": "choices", "curve": "curves"}
+_RANGE_ENDS = {"low": "lower end", "guess": "best guess", "high": "upper end"}
+# of this kernel: key -> question and what is asked for
+_asked: dict[str, tuple[str, dict]] = {}
+# keys whose answer has been shown
+_shown: set[str] = set()
+# key -> the Answer that waits for a prediction
+_hidden: dict[str, "Answer"] = {}
 
 
 def question_of(number=None, choice=None, curve=None) -> dict:
@@ -42,27 +46,27 @@ def question_of(number=None, choice=None, curve=None) -> dict:
     if curve is None:
         return {"kind": "number", "low": low, "high": high}
     axes = {"x": list(map(float, curve["x"])), "y": [low, high]}
-    return {"kind": "curve", "x_title": "x", "y_title": "y"} | curve | axes
+    return {"kind": "curve", "x_title": "x", "y_title": "y", **curve, **axes}
 
 
 def check_guess(about: dict, guess) -> dict:
-    """A whole guess, {guess, low, high}, {option, sure} or {y}; ValueError, in one sentence, for
-    any other.
+    """A whole guess: {guess, low, high}, {option, sure} or {y}.
+
+    Raises ValueError, in one sentence, for a guess that is not whole.
     """
     guess = guess if isinstance(guess, dict) else {}
     if about["kind"] == "choice":
         if guess.get("option") not in about["options"]:
             raise ValueError(f"Choose one of {', '.join(about['options'])}.")
+        # nobody is less sure of the option chosen than by chance
         chance = 1 / len(about["options"])
-        return {
-            "option": guess["option"],
-            "sure": _number(guess.get("sure"), "confidence", chance - 1e-6, 1.0),
-        }
+        sure = _number(guess.get("sure"), "confidence", chance - 1e-6, 1.0)
+        return {"option": guess["option"], "sure": sure}
     if about["kind"] == "curve":
         return {"y": _heights(about, guess.get("y"), *about["y"])}
     ends = {
         key: _number(guess.get(key), name, about["low"], about["high"])
-        for key, name in ENDS.items()
+        for key, name in _RANGE_ENDS.items()
     }
     if not ends["low"] <= ends["guess"] <= ends["high"] or ends["low"] == ends["high"]:
         raise ValueError(
@@ -72,6 +76,7 @@ def check_guess(about: dict, guess) -> dict:
 
 
 def describe_guess(about: dict, guess: dict) -> str:
+    """A guess in words."""
     if about["kind"] == "choice":
         return f"“{guess['option']}”, {100 * guess['sure']:.0f} % sure"
     if about["kind"] == "curve":
@@ -80,31 +85,35 @@ def describe_guess(about: dict, guess: dict) -> str:
 
 
 def score(about: dict, guess: dict, answer) -> dict:
-    """A guess beside the answer: distance in shares of the scale (of a choice its Brier score),
-    held, verdict.
+    """A guess beside the answer: distance, whether it held, and a verdict in words.
+
+    distance: as a share of the scale; of a choice its Brier score.  held: None of a curve.
     """
     if about["kind"] == "choice":
         held = guess["option"] == answer
         brier = (guess["sure"] - held) ** 2
         words = "as you said" if held else "not what you said"
-        return {
-            "distance": brier,
-            "held": held,
-            "verdict": f"{words}; Brier score {_text(brier)} (0 best, 1 worst)",
-        }
+        verdict = f"{words}; Brier score {_text(brier)} (0 best, 1 worst)"
+        return {"distance": brier, "held": held, "verdict": verdict}
     if about["kind"] == "number":
-        away, held = abs(guess["guess"] - answer), guess["low"] <= answer <= guess["high"]
-        words = f"{'inside' if held else 'outside'} your range, {_text(away)} from your best guess"
-        return {"distance": away / (about["high"] - about["low"]), "held": held, "verdict": words}
-    away = [abs(mine - true) for mine, true in zip(guess["y"], answer, strict=True)]
-    mean, worst = sum(away) / len(away), away.index(max(away))
-    words = f"your curve is {_text(mean)} off on average, most at {_text(about['x'][worst])}"
-    return {"distance": mean / (about["y"][1] - about["y"][0]), "held": None, "verdict": words}
+        error = abs(guess["guess"] - answer)
+        held = guess["low"] <= answer <= guess["high"]
+        side = "inside" if held else "outside"
+        verdict = f"{side} your range, {_text(error)} from your best guess"
+        scale = about["high"] - about["low"]
+        return {"distance": error / scale, "held": held, "verdict": verdict}
+    errors = [abs(mine - true) for mine, true in zip(guess["y"], answer, strict=True)]
+    mean = sum(errors) / len(errors)
+    worst = errors.index(max(errors))
+    verdict = f"your curve is {_text(mean)} off on average, most at {_text(about['x'][worst])}"
+    low, high = about["y"]
+    return {"distance": mean / (high - low), "held": None, "verdict": verdict}
 
 
 def read_predictions() -> dict[str, dict]:
-    """Read {key: question, about, first (the guess), recorded, late, answer}; ValueError for a
-    damaged file.
+    """Read {key: question, about, first (the guess), recorded, late, answer}.
+
+    Raises ValueError for a damaged file.
     """
     path = predictions_file()
     try:
@@ -116,9 +125,10 @@ def read_predictions() -> dict[str, dict]:
 
 
 def _write(key: str, entry: dict) -> None:
-    text = json.dumps({"predictions": read_predictions() | {key: entry}}, indent=2)
-    predictions_file().parent.mkdir(parents=True, exist_ok=True)
-    predictions_file().write_text(text + "\n", "utf-8")
+    text = json.dumps({"predictions": {**read_predictions(), key: entry}}, indent=2)
+    path = predictions_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", "utf-8")
 
 
 def find_prediction(key: str, about: dict) -> dict | None:
@@ -134,8 +144,10 @@ class PredictionForm(PageWidget):
     key = traitlets.Unicode().tag(sync=True)
     question = traitlets.Unicode().tag(sync=True)
     about = traitlets.Dict().tag(sync=True)
-    draft = traitlets.Dict().tag(sync=True)  # what stands in the form, whole or not
-    recorded = traitlets.Unicode().tag(sync=True)  # a sentence, "" before
+    # what stands in the form, whole or not
+    draft = traitlets.Dict().tag(sync=True)
+    # a sentence once a guess is recorded, "" before
+    recorded = traitlets.Unicode().tag(sync=True)
     message = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, key: str, question: str, about: dict):
@@ -144,19 +156,19 @@ class PredictionForm(PageWidget):
         self.on_msg(lambda _, content, buffers: self.record(content.get("guess")))
 
     def record(self, guess) -> None:
-        """Record a guess once, as the button does; a guess that is not whole is answered by a
-        sentence.
-        """
+        """Record a guess once, as the button does; answer one that is not whole in a sentence."""
         try:
-            first = {"first": check_guess(self.about, guess), "recorded": time.strftime("%Y-%m-%d")}
+            first = check_guess(self.about, guess)
             if find_prediction(self.key, self.about) is None:
-                first |= {
+                entry = {
+                    "first": first,
+                    "recorded": time.strftime("%Y-%m-%d"),
                     "question": self.question,
                     "about": self.about,
                     "late": self.key in _shown,
                     "answer": None,
                 }
-                _write(self.key, first)
+                _write(self.key, entry)
             self.message = ""
             if self.key in _hidden:
                 _hidden.pop(self.key).judge()
@@ -173,18 +185,15 @@ class PredictionForm(PageWidget):
             text += " The answer had been shown before, so it does not count."
         self.recorded = text
 
-    def picture(self) -> tuple[dict, dict]:  # where no kernel runs
-        about, kind = self.about, self.about["kind"]
-        form = (
-            f"one of {', '.join(about['options'])}"
-            if kind == "choice"
-            else f"a curve over {about.get('x_title')}"
-        )
-        form = (
-            f"a number from {_text(about['low'])} to {_text(about['high'])}"
-            if kind == "number"
-            else form
-        )
+    def picture(self) -> tuple[dict, dict]:
+        """The question as text, where no kernel runs."""
+        about = self.about
+        if about["kind"] == "choice":
+            form = f"one of {', '.join(about['options'])}"
+        elif about["kind"] == "number":
+            form = f"a number from {_text(about['low'])} to {_text(about['high'])}"
+        else:
+            form = f"a curve over {about.get('x_title')}"
         text = f"{self.question} ({form})"
         return {"text/markdown": f"> **Predict.** {text}", "text/plain": f"Predict. {text}"}, {}
 
@@ -197,15 +206,18 @@ class Answer(PageWidget):
     shown = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, key: str, answer):
-        self.key, self.answer = key, answer
+        self.key = key
+        self.answer = answer
         super().__init__(text=_judged(key, answer))
         self.observe(lambda _: _shown.add(key), "shown")
 
     def judge(self) -> None:
         """Show the answer beside what has been recorded."""
-        self.text, self.shown = _judged(self.key, self.answer), True
+        self.text = _judged(self.key, self.answer)
+        self.shown = True
 
-    def picture(self) -> tuple[dict, dict]:  # where no kernel runs
+    def picture(self) -> tuple[dict, dict]:
+        """The answer behind a line that opens it, where no kernel runs."""
         words = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html.escape(self.text))
         text = f"<details><summary>Show the answer</summary>\n<p>{words}</p></details>"
         return {"text/html": text, "text/plain": self.text.replace("**", "")}, {}
@@ -223,11 +235,9 @@ def predict(key: str, question: str, *, number=None, choice=None, curve=None) ->
 
 
 def reveal(key: str, answer) -> None:
-    """Show the answer to a prediction, the reader's own guess and how far off it was; record the
-    answer beside it.
+    """Show the answer beside the reader's guess and how far off it was, and record it.
 
-    Where none is recorded yet, the answer waits behind a button.
-
+    Where no guess is recorded yet, the answer waits behind a button.
     answer: a number, one of the choices, or the heights of the curve.
     """
     if key not in _asked:
@@ -235,11 +245,15 @@ def reveal(key: str, answer) -> None:
             "key", key, f"asked before: run the cell with predict({key!r}, ...) first"
         )
     question, about = _asked[key]
-    if about["kind"] != "choice":
-        answer = _number(answer, "answer") if about["kind"] == "number" else _heights(about, answer)
-    if (mine := find_prediction(key, about)) is None:
+    if about["kind"] == "number":
+        answer = _number(answer, "answer")
+    elif about["kind"] == "curve":
+        answer = _heights(about, answer)
+    mine = find_prediction(key, about)
+    if mine is None:
         _hidden[key] = Answer(key, answer)
-        return display(_hidden[key])
+        display(_hidden[key])
+        return
     text = _judged(key, answer)
     bundle = {
         "text/markdown": html.escape(printable(text), quote=False),
@@ -247,38 +261,49 @@ def reveal(key: str, answer) -> None:
     }
     DisplayHandle().display(bundle, raw=True)
     if about["kind"] == "curve":
-        lines = {"your prediction": mine["first"]["y"], "answer": answer}
-        tables = [
-            pd.DataFrame({"x": about["x"], "mean": ys, "low": ys, "high": ys})
-            for ys in lines.values()
-        ]
-        curve = pd.concat(
-            [table.assign(curve=name) for name, table in zip(lines, tables, strict=True)]
-        )
-        look = {
-            "series": "curve",
-            "log2": about["x"][0] > 0,
-            "title": "Your prediction and the answer",
-        }
-        axes = {name: about[name] for name in ("x_title", "y_title")}
-        display(curve_chart(curve, "x", **look, **axes, subtitle=question[:110]))
+        display(_answer_chart(question, about, mine["first"]["y"], answer))
+
+
+def _answer_chart(question: str, about: dict, guess: list[float], answer: list[float]):
+    """The predicted curve and the true one."""
+    tables = []
+    for name, heights in (("your prediction", guess), ("answer", answer)):
+        columns = {"x": about["x"], "mean": heights, "low": heights, "high": heights}
+        tables.append(pd.DataFrame(columns).assign(curve=name))
+    return curve_chart(
+        pd.concat(tables),
+        "x",
+        series="curve",
+        log2=about["x"][0] > 0,
+        title="Your prediction and the answer",
+        x_title=about["x_title"],
+        y_title=about["y_title"],
+        subtitle=question[:110],
+    )
 
 
 def _judged(key: str, answer) -> str:
-    """The answer in a sentence, beside the guess that is recorded, if any; then the answer is
-    recorded, too.
+    """The answer in a sentence, beside the guess that is recorded, if any.
+
+    With a guess, the answer is recorded, too.
     """
     about = _asked[key][1]
-    shown = f"**{answer if about['kind'] == 'choice' else _text(*(answer if about['kind'] == 'curve' else [answer]))}**"
-    if (mine := find_prediction(key, about)) is None:
+    if about["kind"] == "choice":
+        shown = f"**{answer}**"
+    else:
+        numbers = answer if about["kind"] == "curve" else [answer]
+        shown = f"**{_text(*numbers)}**"
+    mine = find_prediction(key, about)
+    if mine is None:
         return f"The answer is {shown}."
     _shown.add(key)
-    _write(key, mine | {"answer": answer})
+    _write(key, {**mine, "answer": answer})
     verdict = score(about, mine["first"], answer)["verdict"]
-    text = (
-        f"You predicted {describe_guess(about, mine['first'])}. The answer is {shown}: {verdict}."
-    )
-    return text + " (Only a guess before the answer was shown counts.)" * mine["late"]
+    guess = describe_guess(about, mine["first"])
+    text = f"You predicted {guess}. The answer is {shown}: {verdict}."
+    if mine["late"]:
+        text += " (Only a guess before the answer was shown counts.)"
+    return text
 
 
 def calibration() -> None:
@@ -287,19 +312,19 @@ def calibration() -> None:
     for mine in read_predictions().values():
         if mine["answer"] is not None and not mine["late"]:
             scored = score(mine["about"], mine["first"], mine["answer"])
-            sure = mine["first"].get("sure", RANGE)
-            rows.append({"kind": mine["about"]["kind"], "sure": sure} | scored)
+            sure = mine["first"].get("sure", RANGE_CONFIDENCE)
+            rows.append({"kind": mine["about"]["kind"], "sure": sure, **scored})
     table = pd.DataFrame(rows)
     if table.empty:
-        return print(
+        print(
             "No prediction counts so far: press a prediction's button before its answer is shown."
         )
+        return
     for kind, part in table.groupby("kind"):
-        text = f"{len(part)} {NAMES[kind]}: mean distance {part['distance'].mean():.2f}"
+        text = f"{len(part)} {_KIND_NAMES[kind]}: mean distance {part['distance'].mean():.2f}"
         if kind != "curve":
-            low, high = binomtest(held := int(part["held"].sum()), len(part)).proportion_ci(
-                method="wilson"
-            )
+            held = int(part["held"].sum())
+            low, high = binomtest(held, len(part)).proportion_ci(method="wilson")
             text += (
                 f"; {held} held, at {part['sure'].mean():.0%} confidence (95 % interval {low:.0%}"
                 f" to {high:.0%})"
@@ -320,7 +345,8 @@ def _number(value, name: str, low: float = -math.inf, high: float = math.inf) ->
 
 
 def _heights(about: dict, values, *ends: float) -> list[float]:
-    values = list(values) if hasattr(values, "__len__") and not isinstance(values, str) else []
+    is_list = hasattr(values, "__len__") and not isinstance(values, str)
+    values = list(values) if is_list else []
     if len(values) != len(about["x"]):
         raise ValueError(
             f"Your curve needs {len(about['x'])} numbers, one at each of {_text(*about['x'])}."
@@ -332,6 +358,5 @@ def _heights(about: dict, values, *ends: float) -> list[float]:
 
 
 def _text(*values: float) -> str:
-    return typeset(
-        ", ".join(f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}" for value in values)
-    )
+    numbers = [f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}" for value in values]
+    return typeset(", ".join(numbers))

@@ -1,6 +1,4 @@
-"""Token charts: a group's rollouts as text coloured by a column, and what is known of a pinned
-token as a panel.
-"""
+"""Token charts: a group's rollouts as coloured text, and what is known of a pinned token."""
 
 from functools import partial
 
@@ -23,27 +21,31 @@ from workbook.views.style import (
     visible,
 )
 from workbook.views.token_look import (
+    COLUMN_WORDS,
+    MARK_MEANINGS,
     MAX_CHARACTERS,
-    MEANINGS,
     PALETTE,
-    WORDS,
     ColorScale,
     are_words,
-    asked,
     is_number,
     legend_words,
     level_name,
     mark,
     number,
+    prompt_and_answer,
     rank_levels,
     readable,
     rollout_names,
     scale_of,
 )
 
-LINE_HEIGHT, CHARACTER = 29, 7.7  # pixels
-MAX_TITLE = 60  # characters of a prompt that stands in one
-MARGIN, SPACE = 5.0, 7.0  # pixels: within a cell beside its text, between two words
+# pixels of a line, of a character, beside the text in its cell, and between two words
+_LINE_HEIGHT = 29
+_CHARACTER_WIDTH = 7.7
+_CELL_MARGIN = 5.0
+_WORD_SPACE = 7.0
+# characters of a prompt that is the chart's title; a longer one is named by its group
+_MAX_TITLE = 60
 
 
 def token_strip(
@@ -53,46 +55,49 @@ def token_strip(
     width: int = WIDTH,
     scale: ColorScale | None = None,
 ) -> alt.LayerChart:
-    """Rollouts of one group as text, one cell a token, coloured by `column`; lines are broken at
-    `width` pixels.
+    """Rollouts of one group as text, one cell a token, coloured by `column`.
 
     table: a token table (columns group, rollout, position, token and `column`).  group: which one,
-    else the first. A signed number is coloured around zero (a ratio around one), saturating at the
-    98th percentile of |x|, with its sign in the cell's corner; a one-sided one from light at zero
-    to dark; text (a category) takes one colour each. Where a column `stopped` says what took a
-    token's gradient away, the other corner has a mark.
-    scale: the colours of another chart, to compare with it.
+    else the first.  width: pixels at which lines are broken.  scale: the colours of another chart,
+    to compare with it.
+
+    A signed number is coloured around zero (a ratio around one), saturating at the 98th percentile
+    of |x|, with its sign in the cell's corner. A one-sided number goes from light at zero to dark.
+    A text (a category) takes one colour each. Where a column `stopped` says what took a token's
+    gradient away, the other corner has a mark.
     """
     require_columns(table, ("group", "rollout", "position", "token", column), "token_strip")
     table = printable_table(table)
     group = table["group"].iloc[0] if group is None else group
-    if group not in set(table["group"]):
-        raise InvalidValue(
-            "group", group, f"in the table: choose one of {sorted(set(table['group']))[:8]}"
-        )
+    groups = sorted(set(table["group"]))
+    if group not in groups:
+        raise InvalidValue("group", group, f"in the table: choose one of {groups[:8]}")
     rows = table[table["group"] == group].reset_index(drop=True)
-    scale = (scale or scale_of(column, table[column])) if is_number(table[column]) else None
+    if not is_number(table[column]):
+        scale = None
+    elif scale is None:
+        scale = scale_of(column, table[column])
     cells = _lines(rows, width).join(_looks(rows, column, table[column], scale))
-    at = (
-        f" at step {table['step'].iloc[0]}"
-        if "step" in table and table["step"].nunique() == 1
-        else ""
-    )
-    prompt, answer = asked(rows)
-    head = prompt if 0 < len(prompt) <= MAX_TITLE else f"Group {group}{at}"
-    marks = [f"{sign} {MEANINGS[sign]}" for sign in MEANINGS if (cells["mark"] == sign).any()]
+
+    prompt, answer = prompt_and_answer(rows)
+    head = prompt
+    if not 0 < len(prompt) <= _MAX_TITLE:
+        head = f"Group {group}"
+        if "step" in table and table["step"].nunique() == 1:
+            head += f" at step {table['step'].iloc[0]}"
+    notes = [f"the right answer is {answer}"] if answer else []
+    notes += _legend(rows[column], scale)
+    notes += [
+        f"{sign} {meaning}"
+        for sign, meaning in MARK_MEANINGS.items()
+        if (cells["mark"] == sign).any()
+    ]
     return finish(
         _layers(cells, column, scale, width),
-        f"{head}: {WORDS.get(column, [column])[0]} by token",
-        "; ".join(
-            [
-                *([f"the right answer is {answer}"] if answer else []),
-                *_legend(rows[column], scale),
-                *marks,
-            ]
-        ),
+        f"{head}: {COLUMN_WORDS.get(column, [column])[0]} by token",
+        "; ".join(notes),
         f"{cells['rollout'].nunique()} rollouts with up to {rows['position'].max() + 1} tokens.",
-        height=alt.Step(LINE_HEIGHT),
+        height=alt.Step(_LINE_HEIGHT),
     )
 
 
@@ -100,46 +105,44 @@ def _legend(values: pd.Series, scale: ColorScale | None) -> list[str]:
     """Words for the colours, and for values beyond their ends."""
     if scale is None:
         return ["one cell a token"]
+    words = [legend_words(values.name, scale)]
     low, high = scale.ends
-    beyond = [
-        *([values.min()] if values.min() < low else []),
-        *([values.max()] if values.max() > high else []),
-    ]
-    ends = (
-        f"±{scale.limit:.2g}"
-        if not scale.side and not scale.center
-        else f"{low:.2g} and {high:.2g}"
-    )
-    darkest = f"darkest from {ends} on; extreme {' and '.join(map(scale.format, beyond))}"
-    return [legend_words(values.name, scale), *([darkest] if beyond else [])]
+    beyond = []
+    if values.min() < low:
+        beyond.append(values.min())
+    if values.max() > high:
+        beyond.append(values.max())
+    if beyond:
+        is_around_zero = not scale.side and not scale.center
+        ends = f"±{scale.limit:.2g}" if is_around_zero else f"{low:.2g} and {high:.2g}"
+        extremes = " and ".join(map(scale.format, beyond))
+        words.append(f"darkest from {ends} on; extreme {extremes}")
+    return words
 
 
 def _looks(
     rows: pd.DataFrame, column: str, everywhere: pd.Series, scale: ColorScale | None
 ) -> pd.DataFrame:
-    """Value, its text, sign, ink and mark of each token; of a category, the number of its level in
-    the whole table.
+    """Value, its text, sign, ink and mark of each token.
+
+    The value of a category is the number of its level in the whole table.
     """
     if scale is not None:
         values = rows[column]
-        looks = {
-            "shown": values.map(scale.format),
-            "sign": scale.signs(values),
-            "ink": scale.inks(values),
-        }
+        shown = values.map(scale.format)
+        signs = scale.signs(values)
+        inks = scale.inks(values)
     else:
         levels, ranks = rank_levels(rows[column], everywhere)
         values = [None if np.isnan(rank) else int(rank) for rank in ranks]
-        inks = PALETTE["categories"]["inks"]
         shown = ["unknown" if k is None else level_name(column, levels[k]) for k in values]
-        looks = {
-            "shown": shown,
-            "sign": "",
-            "ink": ["#000000" if k is None else inks[k % len(inks)] for k in values],
-        }
-    looks |= {"value": values, "mark": ""}
+        signs = ""
+        palette = PALETTE["categories"]["inks"]
+        inks = ["#000000" if k is None else palette[k % len(palette)] for k in values]
+    looks = {"shown": shown, "sign": signs, "ink": inks, "value": values, "mark": ""}
     if "stopped" in rows:
-        looks |= {"mark": rows["stopped"].map(mark), "stopped": rows["stopped"].astype(object)}
+        looks["mark"] = rows["stopped"].map(mark)
+        looks["stopped"] = rows["stopped"].astype(object)
     return pd.DataFrame(looks, index=rows.index)
 
 
@@ -150,9 +153,10 @@ def _layers(
     cells = cells.assign(middle=(cells["left"] + cells["right"]) / 2)
     x = alt.X("left:Q", axis=None).scale(domain=[0, width], nice=False)
     y = alt.Y("row:N", sort=list(dict.fromkeys(cells["row"])), axis=None)
-    stops = ["stopped:N"] if "stopped" in cells else []
-    shown = ["text:N", "position:Q", "rollout:N", alt.Tooltip("shown:N", title=column), *stops]
-    # half of a label at the ramp's end
+    hints = ["text:N", "position:Q", "rollout:N", alt.Tooltip("shown:N", title=column)]
+    if "stopped" in cells:
+        hints.append("stopped:N")
+    # the padding holds half of the label at the ramp's end
     legend = alt.Legend(title=column, orient="top", offset=4, padding=14)
     if scale is not None:
         color = alt.Color("value:Q", legend=legend).scale(scale.vega())
@@ -163,7 +167,7 @@ def _layers(
             domain=levels["shown"].tolist(), range=fills
         )
     base = alt.Chart(cells).encode(y=y)
-    tokens = base.transform_filter("isValid(datum.position)").encode(tooltip=shown)
+    tokens = base.transform_filter("isValid(datum.position)").encode(tooltip=hints)
     inks = alt.Color("ink:N", scale=None)
     fill = alt.condition("isValid(datum.value)", color, alt.value("#ffffff"))
     corner = {"fontWeight": "bold", "dy": -8}
@@ -186,66 +190,78 @@ def _layers(
 
 
 def _lines(rows: pd.DataFrame, width: float) -> pd.DataFrame:
-    """Cells (text, rollout, position, row, left, right) of text of that width; above each answer a
-    row for its name.
+    """Cells of text in lines of a width; above each rollout stands a line for its name.
+
+    Columns text, rollout, position, row (the line), left and right (pixels).
     """
-    gap, names, cells = SPACE if are_words(rows["token"]) else 0.0, rollout_names(rows), {}
-    most = int(width // CHARACTER) - 1
+    gap = _WORD_SPACE if are_words(rows["token"]) else 0.0
+    labels = rollout_names(rows)
+    longest = int(width // _CHARACTER_WIDTH) - 1
+    cells = {}
     for rollout, answer in rows.groupby("rollout", sort=False):
-        label, line, start = names[answer.index[0]], 0, 0.0
+        label = labels[answer.index[0]]
+        # rows are told apart by their text: the space makes the name's another than any line's
         cells[f"name {rollout}"] = (label, rollout, None, f"{label} ", 0.0, 0.0)
+        line = 0
+        left = 0.0
         for index, token, position in zip(
             answer.index, answer["token"], answer["position"], strict=True
         ):
             text = readable(token).replace("\n", "⏎").replace("\t", "⇥")
-            text = text if len(text) <= most else text[: most - 1] + "…"
-            size = len(text) * CHARACTER + MARGIN
-            if start and start + size > width:
-                line, start = line + 1, 0.0
-            cells[index] = (text, rollout, position, f"{label} line {line}", start, start + size)
-            start += size + gap
+            if len(text) > longest:
+                text = text[: longest - 1] + "…"
+            size = len(text) * _CHARACTER_WIDTH + _CELL_MARGIN
+            # a full line ends before the token, a line of the text behind it
+            if left and left + size > width:
+                line += 1
+                left = 0.0
+            cells[index] = (text, rollout, position, f"{label} line {line}", left, left + size)
+            left += size + gap
             if "⏎" in text:
-                line, start = line + 1, 0.0
-    names = ["text", "rollout", "position", "row", "left", "right"]
-    return pd.DataFrame.from_dict(cells, orient="index", columns=names)
+                line += 1
+                left = 0.0
+    columns = ["text", "rollout", "position", "row", "left", "right"]
+    return pd.DataFrame.from_dict(cells, orient="index", columns=columns)
 
 
-signed = partial(number, signed=True)
-KNOWN = ("advantage", "logp", "dlogp", "credit")  # numbers that describe a token
-MAX_MOVERS = 10  # tokens that are listed
-HARDLY = 1e-4  # nats; a share of less says nothing
+# --- the panel of a pinned token
+
+
+_signed = partial(number, signed=True)
+# columns of numbers that describe a token
+_DESCRIBED_COLUMNS = ("advantage", "logp", "dlogp", "credit")
+# tokens that are listed
+_MAX_MOVERS = 10
+# nats; a share of a smaller movement says nothing
+_LEAST_MOVEMENT = 1e-4
 
 
 def describe_token(row: pd.Series) -> str:
     """One sentence: a token, its place, and what its row knows of it."""
     values = [
-        f"{name} {signed(row[name])}"
-        for name in KNOWN
+        f"{name} {_signed(row[name])}"
+        for name in _DESCRIBED_COLUMNS
         if name in row and pd.api.types.is_number(row[name])
     ]
-    if mark(stopped := row.get("stopped", "")):
+    stopped = row.get("stopped", "")
+    if mark(stopped):
         values.append(f"stopped by {visible(stopped, MAX_CHARACTERS, space=' ')}")
     place = f"position {row['position']} of rollout {visible(row['rollout'])}"
     return f"{visible(row['token'], MAX_CHARACTERS)} at {place}: {', '.join(values)}"
 
 
 def biography_table(lived: pd.DataFrame, word: str) -> dict:
-    """What the recorded steps did to a word, as the panel shows it: columns step, places, logp,
-    logp_after, push.
+    """What the recorded steps did to a word, as the panel shows it.
+
+    lived: columns step, places, logp, logp_after, push.
     """
     largest = lived["push"].abs().max() or 1.0
-    lengths = [{"value": push / largest} for push in lived["push"].fillna(0.0)]
-    cells = [
-        [
-            f"{row.step:.0f}",
-            f"{row.places:.0f}",
-            number(row.logp),
-            number(row.logp_after),
-            length,
-            signed(row.push),
-        ]
-        for row, length in zip(lived.itertuples(), lengths, strict=True)
-    ]
+    cells = []
+    for row in lived.itertuples():
+        push = 0.0 if np.isnan(row.push) else row.push
+        logps = [number(row.logp), number(row.logp_after)]
+        bar = {"value": push / largest}
+        cells.append([f"{row.step:.0f}", f"{row.places:.0f}", *logps, bar, _signed(row.push)])
     title = f"What the recorded steps did to “{word}”: means over its places"
     return _table(title, ["step", "places", "logp before", "after", "", "push"], cells)
 
@@ -260,103 +276,106 @@ def _table(
 
 
 def explanation_details(rows: pd.DataFrame, explanation) -> dict:
-    """Sentences and tables of an explanation, as the panel shows them; rows: of the group that is
-    shown.
+    """An explanation as the panel shows it: sentences, tables, and the tokens that it marks.
 
-    The sentences: how much of the movement is explained, what same and other words did, the output
-    layer's part.
+    rows: of the group that is shown.
+    The sentences: how much of the movement is explained, what same and other words did, and the
+    output layer's part.
     """
-    e, name = explanation, visible(explanation.token, MAX_CHARACTERS)
-    same, step = (
-        e.tokens["token"] == e.token,
-        {"sgd": "SGD", "adamw": "AdamW"}.get(e.optimizer, e.optimizer),
-    )
-    share = (
-        f"Explained: {_percent(e.explained)}; the rest is the step's curvature, of second order"
-        " in lr."
-    )
-    if abs(e.measured) <= HARDLY:
-        share = "It hardly moved, so a share of it says little."
+    # where in the group a token stands, by rollout and position
+    places = zip(rows["rollout"], rows["position"], strict=True)
+    index_of = {place: index for index, place in enumerate(places)}
+    movers = explanation.movers(_MAX_MOVERS)
+    indices = [index_of.get((one.rollout, one.position), -1) for one in movers.itertuples()]
+    return {
+        "lines": _explanation_lines(explanation),
+        "tables": [_sources_table(explanation), _movers_table(movers, indices)],
+        "marked": [index for index in indices if index >= 0],
+    }
+
+
+def _explanation_lines(e) -> list[str]:
+    """An explanation in sentences."""
+    name = visible(e.token, MAX_CHARACTERS)
+    step = {"sgd": "SGD", "adamw": "AdamW"}.get(e.optimizer, e.optimizer)
+    has_moved = abs(e.measured) > _LEAST_MOVEMENT
+    share = "It hardly moved, so a share of it says little."
+    if has_moved:
+        share = (
+            f"Explained: {_percent(e.explained)}; the rest is the step's curvature, of second order"
+            " in lr."
+        )
+    is_same = e.tokens["token"] == e.token
+    same = e.tokens.loc[is_same, "moved"].sum()
+    other = e.tokens.loc[~is_same, "moved"].sum()
     lines = [
         (
-            f"One step of {step} at lr = {e.lr:.3g} moved {name} by {signed(e.measured)} nats. To"
+            f"One step of {step} at lr = {e.lr:.3g} moved {name} by {_signed(e.measured)} nats. To"
             f" first order, through all weights, the pushes of {len(e.tokens):,} tokens move it by"
-            f" {signed(e.predicted)}. {share}"
+            f" {_signed(e.predicted)}. {share}"
         ),
-        (
-            f"From the same word, {name}: {signed(e.tokens.loc[same, 'moved'].sum())}; from other"
-            f" words: {signed(e.tokens.loc[~same, 'moved'].sum())}."
-        ),
+        f"From the same word, {name}: {_signed(same)}; from other words: {_signed(other)}.",
     ]
     if np.isfinite(e.output_layer):
-        part = (
-            f", {_percent(e.output_layer / e.measured)} of the movement"
-            if abs(e.measured) > HARDLY
-            else ""
-        )
+        part = ""
+        if has_moved:
+            part = f", {_percent(e.output_layer / e.measured)} of the movement"
         lines.append(
-            f"Through the output layer alone: {signed(e.output_layer)} nats{part}. That is a proxy:"
-            " it leaves out what goes through every other weight."
+            f"Through the output layer alone: {_signed(e.output_layer)} nats{part}. That is a"
+            " proxy: it leaves out what goes through every other weight."
         )
-    parts, movers = e.parts(), e.movers(MAX_MOVERS)
-    most, largest = parts["moved"].abs().max() or 1.0, movers["moved"].abs().max() or 1.0
-    sources = [
-        [
-            one.source,
-            f"{one.tokens:,}",
-            {"value": one.moved / most},
-            signed(one.moved),
-            _percent(share),
-        ]
-        for one, share in zip(parts.itertuples(), parts["moved"] / e.predicted, strict=True)
-    ]
-    places = {
-        place: i for i, place in enumerate(zip(rows["rollout"], rows["position"], strict=True))
-    }
-    terms, at = [], []
+    return lines
+
+
+def _sources_table(e) -> dict:
+    """Who moved the token: a row a source, with its bar, nats and share."""
+    parts = e.parts()
+    largest = parts["moved"].abs().max() or 1.0
+    shares = parts["moved"] / e.predicted
+    cells = []
+    for one, share in zip(parts.itertuples(), shares, strict=True):
+        bar = {"value": one.moved / largest}
+        moved = [bar, _signed(one.moved), _percent(share)]
+        cells.append([one.source, f"{one.tokens:,}", *moved])
+    return _table("Who moved it", ["source", "tokens", "", "nats", "share"], cells)
+
+
+def _movers_table(movers: pd.DataFrame, indices: list[int]) -> dict:
+    """The tokens that moved it most, a row each, with the terms of the product."""
+    largest = movers["moved"].abs().max() or 1.0
+    cells = []
     for one in movers.itertuples():
-        term = [
-            signed(one.advantage),
-            signed(one.push),
-            signed(one.product),
-            {"value": one.moved / largest},
-        ]
-        place = [
-            visible(one.token, MAX_CHARACTERS),
-            f"{one.rollout}",
-            f"{one.position}",
-            one.source,
-        ]
-        terms.append([*place, *term, signed(one.moved)])
-        at.append(places.get((one.rollout, one.position), -1))
+        token = visible(one.token, MAX_CHARACTERS)
+        place = [token, f"{one.rollout}", f"{one.position}", one.source]
+        terms = [_signed(one.advantage), _signed(one.push), _signed(one.product)]
+        bar = {"value": one.moved / largest}
+        cells.append([*place, *terms, bar, _signed(one.moved)])
     headings = ["token", "rollout", "position", "source", "A", "w A", "⟨∇ᵢ, ∇ⱼ⟩", "", "nats"]
     title = "Tokens that moved it most: nats = lr · w A · ⟨∇log πᵢ, ∇log πⱼ⟩"
-    who = _table("Who moved it", ["source", "tokens", "", "nats", "share"], sources)
-    marked = [i for i in at if i >= 0]
-    return {"lines": lines, "tables": [who, _table(title, headings, terms, at)], "marked": marked}
+    return _table(title, headings, cells, indices)
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:{'.2g' if abs(share) < 0.1 else '.0f'}} %".replace("-", "−")
+    form = ".2g" if abs(share) < 0.1 else ".0f"
+    return f"{100 * share:{form}} %".replace("-", "−")
 
 
 def explained_chart(explanations) -> alt.FacetChart:
-    """Who moved each of some tokens, a panel for each: nats by source, and by the output layer
-    alone as a tick.
+    """Who moved each of some tokens, a panel for each: nats by source.
+
+    A tick shows what goes through the output layer alone.
     """
     tables = []
     for e in explanations:
-        title = (
-            f"{visible(e.token, MAX_CHARACTERS)}: {signed(e.measured)}, explained"
-            f" {_percent(e.explained)}"
-        )
+        token = visible(e.token, MAX_CHARACTERS)
+        title = f"{token}: {_signed(e.measured)}, explained {_percent(e.explained)}"
         tables.append(e.parts().assign(pinned=title))
     table = pd.concat(tables, ignore_index=True)
     x = alt.X("moved:Q", title="nats").axis(tickCount=4, format="~g")
-    base = alt.Chart().encode(
-        y=alt.Y("source:N", sort=table["source"].unique().tolist(), title=None).axis(labelLimit=180)
-    )
-    head = alt.Header(labelExpr="split(datum.label, ', ')")  # two lines: as wide as a panel
+    y = alt.Y("source:N", sort=table["source"].unique().tolist(), title=None)
+    base = alt.Chart().encode(y=y.axis(labelLimit=180))
+    # a title in two lines is no wider than its panel
+    head = alt.Header(labelExpr="split(datum.label, ', ')")
     hints = tooltips(table, "source", "pinned", "tokens", "moved", "output_layer", form="+.4f")
     ticks = base.transform_filter("isValid(datum.output_layer)").mark_tick(
         color="black", thickness=2.5, size=14
@@ -367,12 +386,10 @@ def explained_chart(explanations) -> alt.FacetChart:
         ticks.encode(x="output_layer:Q"),
     ]
     chart = alt.layer(*layers, data=table).properties(width=168, height=alt.Step(22))
+    pinned = table["pinned"].unique().tolist()
+    column = alt.Column("pinned:N", sort=pinned, title=None, header=head)
     return titled(
-        chart.facet(
-            column=alt.Column(
-                "pinned:N", sort=table["pinned"].unique().tolist(), title=None, header=head
-            )
-        ),
+        chart.facet(column=column),
         "Who moved the pinned tokens",
         "nats to first order, by whose push; blue: up, orange: down; black tick: through the output"
         " layer alone",
