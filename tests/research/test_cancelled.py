@@ -288,7 +288,7 @@ def test_charts_say_what_the_rows_hold(toy):
 def test_measured_tables_are_drawn(tables):
     committed = Tables("tiny")
     committed._whole = {f"cancelled/{name}": table.assign(seed=0) for name, table in tables.items()}
-    explorer = explore_cancellation(figures._summed_pushes(committed))
+    explorer = explore_cancellation(figures.summed_pushes(committed))
     explorer.set(prompts=2, rewards=REWARDS[1])
     assert "style" in set(explorer.tables["bars"]["kind"])
     curves = figures.cancelled_curves(committed)
