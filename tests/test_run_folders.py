@@ -18,7 +18,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from workbook import files
 from workbook.__main__ import main
-from workbook.app import load_run, start_run, worker
+from workbook.app import compare_runs, load_run, start_run, worker
 from workbook.app import runs as run_module
 from workbook.app.resumable import ResumableTrainer
 from workbook.app.runs import Run, create_run, set_status, training_lock
@@ -48,6 +48,7 @@ CONFIG = {
 OWN = "prompt,answer\n" + "".join(
     f"{i} + {j} =,{(i + j) % 10}\n" for i in range(4) for j in range(4)
 )
+OLD_RUN = Path(__file__).parent / "data" / "old_run"
 REWARD = "def score(completion, answer):\n    return float(answer in completion)\n"
 
 
@@ -379,3 +380,23 @@ def test_a_lock_that_is_held_is_a_sign_of_life(stopped):
     with training_lock(stopped):
         assert stopped.running
     assert stopped.status()["state"] == "interrupted"
+
+
+def test_a_run_of_an_older_version_is_read_and_goes_on(tmp_path):
+    """A folder as it was written when the rule known_credit was named oracle, without its
+    checkpoints.
+    """
+    folder = tmp_path / "old_run"
+    shutil.copytree(OLD_RUN, folder)
+    old = load_run(folder)
+    assert old.config.trainer["advantage_estimator"] == "oracle"
+    assert (old.status()["state"], old.status()["step"]) == ("stopped", 3)
+    assert old.metrics()["step"].tolist() == [1, 2, 3]
+    assert len(old.samples()) == 8
+    assert compare_runs([old])["steps"].tolist() == [3]
+    resumed = execute(folder)
+    assert resumed.status()["state"] == "finished"
+    assert resumed.metrics()["step"].tolist() == [1, 2, 3, 4]
+    # what the run was made from, and what it was asked for, stay as they were recorded
+    assert (folder / "manifest.json").read_bytes() == (OLD_RUN / "manifest.json").read_bytes()
+    assert (folder / "config.yaml").read_bytes() == (OLD_RUN / "config.yaml").read_bytes()
