@@ -3,12 +3,19 @@
 A rollout is an opening, a verb and a result, as in `so is 9`. Each word is drawn from a softmax of
 its own:
 
-    style      so, then, thus, ...: free choice, no influence on the reward, probabilities in proportion to 1, 1/2, 1/3
-    template   is, rarely `makes`: nearly always the same, no influence on the reward
+    style      so, then, thus: a free choice with odds 6 : 3 : 2, without influence on the reward
+    template   is, rarely `makes`: nearly always the same, without influence on the reward
     result     9 is right and pays a reward of 1; 8 and 1 are wrong
 
-The net push of a group on the logits of one of these softmaxes is sum_i A_i (e_i - p), its exact
-gradient. N groups, G rollouts in each, V words in a softmax.
+The net push of a group on the logits of one of these softmaxes is its exact gradient,
+
+    sum_i A_i (e_i - p)
+
+Two rollouts, `so is 9` with A = +1 and `so is 8` with A = -1, and p(so) = .55: on the logit of `so`
+the first pushes +.45, the second -.45, and nothing is left. On the logit of `9`, at p(9) = .5, the
+first pushes +.5 and the second +.5: what both have in common cancels, what sets them apart does not.
+
+N groups, G rollouts in each, V words in a softmax.
 """
 
 import math
@@ -31,7 +38,7 @@ CLASSES = list(WORDS)
 COMPARED = ["grpo", "dr_grpo", "rloo", "reinforce", "positive_only"]
 SIGN_RULES = ["by reward", "shuffled", "all positive"]
 PROMPTS = 4  # levels of difficulty that the groups of a batch go through
-# of two rollouts, A `so 9` and B `so 8`
+# tokens of two rollouts, A `so 9` and B `so 8`, and where the pushes on them come from
 PUSHED = ["“so”, in A and in B", "“9”, in A only", "“8”, in B only"]
 SOURCES = ["from A", "from B", "net"]
 
@@ -41,24 +48,32 @@ def push_on_logits(
     advantages: Float[np.ndarray, "*N G"],
     probabilities: Float[np.ndarray, "*N V"],
 ) -> Float[np.ndarray, "*N G V"]:
-    """Compute the push on each logit of one softmax, row i from rollout i: A_i (e_i - p); their sum
-    is the net push.
+    """Compute the push of each rollout on the logits of one softmax, A_i (e_i - p).
 
-    tokens: (G,) what each rollout drew there.  advantages: (G,).  probabilities: (V,).  All may
-    have group axes before.
+    The sum over rollouts is the net push.
+
+    tokens: (G,) what each rollout drew there.
+    advantages: (G,).
+    probabilities: (V,).
+    All three may have group axes before.
 
     >>> push_on_logits([0, 0], [1, -1], [0.5, 0.5]).sum(0).tolist()
     [0.0, 0.0]
     """
     p = np.asarray(probabilities, dtype=float)
-    drawn = np.eye(p.shape[-1])[np.asarray(tokens)]
-    return np.asarray(advantages, dtype=float)[..., None] * (drawn - p[..., None, :])
+    drawn = np.eye(p.shape[-1])[np.asarray(tokens)]  # e, (*N, G, V)
+    scores = drawn - p[..., None, :]
+    return np.asarray(advantages, dtype=float)[..., None] * scores
 
 
 @dataclass(frozen=True)
 class Groups:
-    """N groups of G rollouts: per class the words drawn (N, G) and the model's probabilities (N,
-    V); rewards (N, G).
+    """N groups of G rollouts.
+
+    Attributes:
+        tokens: {class: (N, G)} the words drawn, as places in the class's softmax
+        probabilities: {class: (N, V)} of the model in each group's prompt
+        rewards: (N, G)
     """
 
     tokens: dict[str, Int[np.ndarray, "N G"]]
@@ -66,45 +81,43 @@ class Groups:
     rewards: Float[np.ndarray, "N G"]
 
     def advantages(self, estimator: str) -> Float[np.ndarray, "N G"]:
-        """Compute `workbook.theory.group_advantages` of these rewards; reinforce takes the mean of
-        all N groups.
-        """
+        """Compute `workbook.theory.group_advantages`; reinforce takes the mean of all N groups."""
         groups, size = self.rewards.shape
         ids = torch.arange(groups).repeat_interleave(size)
-        return (
-            group_advantages(torch.tensor(self.rewards).flatten(), ids, estimator)
-            .view(groups, size)
-            .numpy()
-        )
+        advantages = group_advantages(torch.tensor(self.rewards).flatten(), ids, estimator)
+        return advantages.view(groups, size).numpy()
 
     def net_push(self, advantages: Float[np.ndarray, "N G"], weights: dict | None = None) -> dict:
-        """Sum pushes to {class: net push (N, V)} on its logits; weights: {class: (N, G)} of single
-        words, default 1.
+        """Sum the pushes on each class's logits, {class: (N, V)}.
+
+        weights: {class: (N, G)} of single words, default 1.
         """
-        weighted = {name: advantages * (weights[name] if weights else 1.0) for name in self.tokens}
-        return {
-            name: push_on_logits(words, weighted[name], self.probabilities[name]).sum(-2)
-            for name, words in self.tokens.items()
-        }
+        net = {}
+        for name, words in self.tokens.items():
+            weighted = advantages * (weights[name] if weights else 1.0)
+            net[name] = push_on_logits(words, weighted, self.probabilities[name]).sum(-2)
+        return net
 
     def rates(
         self, advantages: Float[np.ndarray, "N G"], name: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute how often each word occurs among the rollouts with A > 0, and among those with A
-        < 0: both (N, V).
+        """Compute how often each word occurs among rollouts with A > 0 and with A < 0, both (N, V).
 
         Occurrences are weighted by |A|; NaN where a group has no rollout of that sign.
         """
-        drawn = np.eye(self.probabilities[name].shape[-1])[self.tokens[name]]
-        with np.errstate(invalid="ignore"):
-            sides = (np.clip(sign * advantages, 0, None)[..., None] for sign in (1, -1))
-            return tuple((side * drawn).sum(1) / side.sum(1) for side in sides)
+        drawn = np.eye(self.probabilities[name].shape[-1])[self.tokens[name]]  # (N, G, V)
+        rates = []
+        for sign in (1, -1):
+            size = np.clip(sign * advantages, 0, None)[..., None]  # |A| on this side, else 0
+            # a group without this sign divides 0 by 0
+            with np.errstate(invalid="ignore"):
+                rates.append((size * drawn).sum(1) / size.sum(1))
+        return rates[0], rates[1]
 
     def match_frequencies(
         self, advantages: Float[np.ndarray, "N G"]
     ) -> dict[str, Float[np.ndarray, "N G"]]:
-        """Weight single words so that each occurs equally often among positive and negative
-        rollouts (R1).
+        """Weight single words so that each occurs equally often under both signs (R1).
 
         With f+ and f- a word's rates, an occurrence on the positive side is kept with weight
         min(f+, f-) / f+, one on the negative side with min(f+, f-) / f-: surplus occurrences are
@@ -112,9 +125,12 @@ class Groups:
         """
         weights = {}
         for name, words in self.tokens.items():
-            plus, minus = (np.nan_to_num(side)[:, None] for side in self.rates(advantages, name))
+            # (N, 1, V)
+            plus, minus = (np.nan_to_num(rate)[:, None] for rate in self.rates(advantages, name))
+            # each rollout's own side decides what its words are divided by, (N, G, V)
             own = np.where(advantages[..., None] > 0, plus, minus)
             kept = np.minimum(plus, minus) / np.maximum(own, 1e-12)
+            # of all words, the one that the rollout drew
             weights[name] = np.take_along_axis(kept, words[..., None], -1)[..., 0]
         return weights
 
@@ -122,18 +138,19 @@ class Groups:
 def make_policy(
     groups: int, p_right: float = 0.5, spread: float = 0.0
 ) -> dict[str, Float[np.ndarray, "N V"]]:
-    """Build the model's probabilities in each group's prompt, {class: (N, V)}; ValueError for what
-    can't be.
+    """Build the model's probabilities in each group's prompt, {class: (N, V)}.
 
-    p_right: probability of the right result, on average over four levels of difficulty from p_right
-    - spread to p_right + spread (at most 0.5), kept within 0.02 and 0.98.
+    The prompts go through four levels of difficulty, from p_right - spread to p_right + spread,
+    kept within 0.02 and 0.98.
+
+    p_right: probability of the right result, on average.
+    spread: at most 0.5.
+    Raises ValueError for a setting out of range.
     """
     require_range(0, 1, closed=False, p_right=p_right)
     require_range(0, 0.5, spread=spread)
-    # (N,)
-    right = np.clip(p_right + spread * np.linspace(-1, 1, PROMPTS), 0.02, 0.98)[
-        np.arange(groups) % PROMPTS
-    ]
+    levels = np.clip(p_right + spread * np.linspace(-1, 1, PROMPTS), 0.02, 0.98)
+    right = levels[np.arange(groups) % PROMPTS]  # (N,)
     return {
         "style": np.tile(np.array([6, 3, 2]) / 11, (groups, 1)),
         "template": np.tile([0.98, 0.02], (groups, 1)),
@@ -151,8 +168,8 @@ def draw_groups(
     """Draw G rollouts for each prompt of the policy and verify them.
 
     temperature: of the sampler alone, which draws in proportion to p^(1/temperature), while pushes
-    are taken at the model's own p: below 1 it stands for any sampler that avoids rare
-    words.  noise: probability that the verifier errs.
+    are taken at the model's own p: below 1 it stands for any sampler that avoids rare words.
+    noise: probability that the verifier errs.
     """
     require_range(1, math.inf, group_size=group_size)
     require_range(0, math.inf, closed=False, temperature=temperature)
@@ -161,19 +178,25 @@ def draw_groups(
     tokens = {}
     for name, p in policy.items():
         q = p ** (1 / temperature)
-        # (N, 1, V - 1), where the next word begins
-        steps = (q / q.sum(-1, keepdims=True)).cumsum(-1)[:, None, :-1]
-        tokens[name] = (rng.random((len(p), group_size, 1)) > steps).sum(-1)  # (N, G)
+        q = q / q.sum(-1, keepdims=True)
+        # a uniform number picks the word whose interval it lies in; each next word begins at a
+        # cumulative sum, (N, 1, V - 1)
+        begins = q.cumsum(-1)[:, None, :-1]
+        uniform = rng.random((len(p), group_size, 1))
+        tokens[name] = (uniform > begins).sum(-1)  # (N, G)
+
+    # the verifier takes a right result for a wrong one, and the reverse, where it errs
     errs = rng.random(tokens["result"].shape) < noise
-    return Groups(tokens, policy, ((tokens["result"] == 0) ^ errs).astype(float))
+    rewards = (tokens["result"] == 0) ^ errs
+    return Groups(tokens, policy, rewards.astype(float))
 
 
 def moved(net: Float[np.ndarray, "*N V"], group_size: int) -> Float[np.ndarray, "*N"]:
     """Size of a net push within one softmax, per rollout: sum_v |net_v| / 2G.
 
-    A net push sums to 0 over a softmax, so as much goes up as goes down. With sum_i A_i = 0 it is
-    (sum_i |A_i| / 2G) times the total variation distance between the words of positive and of
-    negative rollouts.
+    A net push sums to 0 over a softmax, so as much goes up as goes down: half of the sum counts
+    each once. With sum_i A_i = 0 the size is (sum_i |A_i| / 2G) times the total variation distance
+    between the words of positive and of negative rollouts.
     """
     return np.abs(net).sum(-1) / 2 / group_size
 
@@ -183,7 +206,7 @@ def assign_signs(
 ) -> Float[np.ndarray, "N G"]:
     """Reassign signs (intervention R3): the same rollouts and sizes |A|, with other signs.
 
-    by reward: as they are.  shuffled: advantages permuted within each group.  all positive: |A|.
+    signs: "by reward" as they are, "shuffled" permuted within each group, "all positive" |A|.
 
     >>> assign_signs(np.array([[0.5, -0.5]]), "all positive").tolist()
     [[0.5, 0.5]]
@@ -197,20 +220,23 @@ def assign_signs(
 def compute_gradients_meet(
     advantage_a: float = 1.0, advantage_b: float = -1.0, p_shared: float = 0.5
 ) -> pd.DataFrame:
-    """Pushes of two rollouts on their shared token and on each one's own: columns token, source
-    (SOURCES), push.
+    """Tabulate the pushes of two rollouts on their shared token and on each one's own.
+
+    Columns token (of PUSHED), source (of SOURCES), push.
 
     p_shared: probability of the shared token; `9` and `8` have 0.4 each.
     """
     require_range(0, 1, closed=False, p_shared=p_shared)
     advantages = [advantage_a, advantage_b]
-    first = push_on_logits([0, 0], advantages, [p_shared, 1 - p_shared])[:, 0]
-    second = push_on_logits([0, 1], advantages, [0.4, 0.4, 0.2])
-    rows = [
-        (token, source, float(push))
-        for token, (a, b) in zip(PUSHED, (first, second[:, 0], second[:, 1]), strict=True)
-        for source, push in zip(SOURCES, (a, b, a + b), strict=True)
-    ]
+    # both draw `so`; then A draws `9` and B draws `8`: (2 rollouts, V)
+    opening = push_on_logits([0, 0], advantages, [p_shared, 1 - p_shared])
+    result = push_on_logits([0, 1], advantages, [0.4, 0.4, 0.2])
+    rows = []
+    for token, (a, b) in zip(
+        PUSHED, (opening[:, 0], result[:, 0], result[:, 1]), strict=True
+    ):
+        for source, push in zip(SOURCES, (a, b, a + b), strict=True):
+            rows.append((token, source, float(push)))
     return pd.DataFrame(rows, columns=["token", "source", "push"])
 
 
@@ -223,27 +249,30 @@ def compute_growing(
 ) -> dict[str, pd.DataFrame]:
     """Tabulate one group whose rollouts are added one at a time; pushes are divided by G.
 
-    so_far: rollouts added (all, where the group has fewer).  draw: number of the random draw.
-    Returns net (the push so far on each word), path (after each rollout) and rollouts (the text of
-    each one).
+    so_far: rollouts added (all, where the group has fewer).
+    draw: number of the random draw.
+
+    Returns three tables:
+        net: the push so far on each word
+        path: the push on each word after 0, 1, 2, ... rollouts; seen: up to `so_far`
+        rollouts: the text of each one, its reward, advantage and sign; seen: as above
     """
-    # reinforce takes the mean of all eight
+    # reinforce takes the mean of all eight groups; the table shows the first
     groups = draw_groups(make_policy(8, p_right), group_size, seed=draw)
     advantages = groups.advantages(estimator)[0]
-    path, texts = [], [""] * group_size
+    path = []
+    texts = [""] * group_size
     for name, words in groups.tokens.items():
-        texts = [
-            f"{text} {WORDS[name][word]}".strip()
-            for text, word in zip(texts, words[0], strict=True)
-        ]
-        pushes = (
-            push_on_logits(words[0], advantages, groups.probabilities[name][0]).cumsum(0)
-            / group_size
-        )
-        for v, word in enumerate(WORDS[name][: pushes.shape[1]]):
-            path += [(name, word, i, push) for i, push in enumerate([0.0, *pushes[:, v]])]
+        pushes = push_on_logits(words[0], advantages, groups.probabilities[name][0])
+        # (G, V): the sum after each rollout
+        growing = pushes.cumsum(0) / group_size
+        for word, after in zip(WORDS[name], growing.T, strict=False):
+            path += [(name, word, i, push) for i, push in enumerate([0.0, *after])]
+        for i, drawn in enumerate(words[0]):
+            texts[i] = f"{texts[i]} {WORDS[name][drawn]}".strip()
     path = pd.DataFrame(path, columns=["class", "word", "rollouts", "push"])
     path["seen"] = path["rollouts"] <= so_far
+
     rollouts = pd.DataFrame(
         {
             "rollout": np.arange(1, group_size + 1),
@@ -254,11 +283,9 @@ def compute_growing(
     )
     rollouts["sign"] = np.select([advantages > 0, advantages < 0], ["+", "−"], "0")
     rollouts["seen"] = rollouts["rollout"] <= so_far
-    net = (
-        path[path["rollouts"] == min(so_far, group_size)]
-        .drop(columns="seen")
-        .reset_index(drop=True)
-    )
+
+    net = path[path["rollouts"] == min(so_far, group_size)]
+    net = net.drop(columns="seen").reset_index(drop=True)
     return {"net": net, "path": path, "rollouts": rollouts}
 
 
@@ -281,17 +308,21 @@ def train_policy(
     Columns step, copy, template (probability of `is`), style (entropy of the opening, nats), result
     (probability of `9`). reinforce takes the mean reward of all copies.
     """
-    rng, rows = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    rows = []
     logits = {name: np.log(p) for name, p in make_policy(copies).items()}
     for step in range(steps + 1):
         policy = {name: torch.tensor(z).softmax(-1).numpy() for name, z in logits.items()}
-        entropy = -(policy["style"] * np.log(policy["style"])).sum(-1)
         now = {
+            "step": step,
+            "copy": np.arange(copies),
             "template": policy["template"][:, 0],
-            "style": entropy,
+            "style": -(policy["style"] * np.log(policy["style"])).sum(-1),
             "result": policy["result"][:, 0],
         }
-        rows.append(pd.DataFrame({"step": step, "copy": np.arange(copies), **now}))
+        rows.append(pd.DataFrame(now))
+
+        # sample, score, step: every copy sees one fresh group
         groups = draw_groups(policy, group_size, temperature, seed=rng)
         for name, push in groups.net_push(groups.advantages(estimator)).items():
             logits[name] = logits[name] + lr * push / group_size
