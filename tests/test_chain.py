@@ -26,7 +26,7 @@ def credits(task: Chain, prompt: str, text: str) -> list[float]:
 
 def every_chain(task: Chain, prompt: str) -> list[tuple[float, tuple[int, ...]]]:
     """Enumerate (probability, results) under the policy model that credit is defined by."""
-    numbers, operators = task._parse(prompt)
+    numbers, operators = task.parse_prompt(prompt)
     chains = [(1.0, ())]
     for operator, number in zip(operators, numbers[1:], strict=True):
         grown = []

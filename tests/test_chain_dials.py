@@ -90,7 +90,7 @@ def test_credits_up_to_a_token_sum_to_the_value_after_every_completion(dials, op
     """
     task = Chain(operands=operands, modulus=modulus, error_rate=0.3, **dials)
     for prompt in task.dataset(3)["prompt"]:
-        (numbers, operators), answer = task._parse(prompt), task.solve(prompt)
+        (numbers, operators), answer = task.parse_prompt(prompt), task.solve(prompt)
         shifts = [
             shifts_of(task.wrong_modes, modulus).get(pair, 0)
             for pair in zip(operators, numbers[1:], strict=True)
@@ -178,7 +178,9 @@ def test_words_that_say_nothing_may_follow_any_result_and_nothing_else():
     counts = Counter()
     for text in texts:
         for result, ramble in zip(
-            plain._prefixes(*plain._parse(PROMPT))[1:2], text.split(" ; ")[1:2], strict=True
+            plain.running_values(*plain.parse_prompt(PROMPT))[1:2],
+            text.split(" ; ")[1:2],
+            strict=True,
         ):
             counts[ramble.split()[5] == str(result), len(ramble.split()) - 6] += 1
     assert {n for right, n in counts if right} == {0}

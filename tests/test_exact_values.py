@@ -46,8 +46,8 @@ class MarkovModel(nn.Module):
         generator = torch.Generator().manual_seed(0)
         self.task, self.tokenizer = task, tokenizer
         self.config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1)
-        self.numbers, self.operators = task._parse(prompt)
-        self.slots = task._slots(len(self.operators))
+        self.numbers, self.operators = task.parse_prompt(prompt)
+        self.slots = task.slots(len(self.operators))
         self.first = next(t for t, slot in enumerate(self.slots) if slot.field == "result")
         shape = (len(self.slots), task.modulus, task.ways, 2, len(tokenizer))
         table = torch.randn(shape, generator=generator).double()
@@ -66,7 +66,7 @@ class MarkovModel(nn.Module):
         if slot.field not in ("a", "result"):
             return row
         centre = (
-            self.task._apply(value, self.operators[0], self.numbers[1])
+            self.task.step_result(value, self.operators[0], self.numbers[1])
             if slot.field == "result"
             else value
         )
@@ -77,7 +77,7 @@ class MarkovModel(nn.Module):
         """The slot after these words, what the running value is or amounts to, the way, and whether
         some ramble.
         """
-        t, value, way, step = 0, 0, 0, self.task._apply
+        t, value, way, step = 0, 0, 0, self.task.step_result
         words = self.tokenizer.convert_ids_to_tokens(list(ids))
         for word in words:
             if word in RAMBLE:

@@ -365,7 +365,7 @@ def free_bytes(device: torch.device) -> float:
 
 
 def row_bytes(
-    kind: str, length: int, words: int, config, dtype: torch.dtype, lora: int | None = None
+    kind: str, length: int, logit_tokens: int, config, dtype: torch.dtype, lora: int | None = None
 ) -> float:
     """Bytes that one row of a pass holds beside the weights.
 
@@ -384,7 +384,7 @@ def row_bytes(
 
     kind: one of these.
     length: tokens of the row.
-    words: of these tokens those whose logits are computed.
+    logit_tokens: of these tokens those whose logits are computed.
     lora: rank of the adapters; None: all weights are trained.
     """
     text = config.get_text_config()
@@ -402,10 +402,10 @@ def row_bytes(
         eager_layers = layers if kind == "gradient" else 1
         # logits of half precision are kept beside their copies in float32
         per_logit = 3 * max(4, size) + (size if size < 4 else 0)
-        return kept + eager * eager_layers + words * text.vocab_size * per_logit
+        return kept + eager * eager_layers + logit_tokens * text.vocab_size * per_logit
 
     activations = length * (4 * width + 3 * mlp) * size
-    logits = words * text.vocab_size * size
+    logits = logit_tokens * text.vocab_size * size
     if kind == "along":
         return 2 * activations + 4 * logits + 4 * scores
     copies = 2 if kind == "states" else 1

@@ -104,13 +104,13 @@ def prompt_slots(task: Chain, prompt: str, opening: str = "") -> list[Slot]:
     Residues and operators stand in order.  opening: of several ways, the one that chooses the
     completions' way.
     """
-    steps = len(task._parse(prompt)[1])
+    steps = len(task.parse_prompt(prompt)[1])
     alphabet = marked_alphabet(prompt) if task.alphabets > 1 else 0
 
     def written(words) -> tuple[str, ...]:
         return tuple(in_alphabet(word, alphabet) for word in words)
 
-    *slots, end = task._slots(steps, opening)
+    *slots, end = task.slots(steps, opening)
     slots = [
         slot._replace(words=written(slot.words), before=written(slot.before)) for slot in slots
     ]
@@ -134,7 +134,7 @@ def _tables(policy, task: Chain, prompts: Sequence[str]) -> list[ChainTables]:
     each = _tables_each(task)
     by_steps: dict[int, list[int]] = {}
     for i, prompt in enumerate(prompts):
-        by_steps.setdefault(len(task._parse(prompt)[1]), []).append(i)
+        by_steps.setdefault(len(task.parse_prompt(prompt)[1]), []).append(i)
     tables: dict[int, ChainTables] = {}
     for rows in by_steps.values():
         for start in range(0, len(rows), _PROMPTS_AT_ONCE):
@@ -163,9 +163,9 @@ class _Chains:
             opening for opening in OPENINGS[: task.ways] for _ in range(self.layers)
         ]
         openings = openings_of_prompt * len(prompts)
-        self.parsed = [task._parse(prompt) for prompt in self.prompts]
+        self.parsed = [task.parse_prompt(prompt) for prompt in self.prompts]
         # (P, S + 1) running values of the right chain
-        self.right = torch.tensor([task._prefixes(*parts) for parts in self.parsed])
+        self.right = torch.tensor([task.running_values(*parts) for parts in self.parsed])
         self.slots = [
             prompt_slots(task, prompt, opening)
             for prompt, opening in zip(self.prompts, openings, strict=True)
@@ -291,7 +291,7 @@ class _Chains:
         numbers, operators = self.parsed[p]
         operator = operators[slot.step]
         number = numbers[slot.step + 1]
-        apply = self.task._apply
+        apply = self.task.step_result
         right = apply(0, operator, number)
         if slot.field == "op":
             return [apply(0, other, number) - right for other in OPERATORS]

@@ -1,4 +1,4 @@
-"""A measured step: real updates of a copy of a policy, of which every probe is made.
+"""A measured step, the building block of every probe: real updates of a copy of a policy.
 
 What a push on one token does to the others follows from the weights that they share. It can be
 computed to first order, or be seen: copy the policy, let an optimizer take the step, and score the
@@ -61,9 +61,9 @@ def on_policy_pushes(rollouts: Rollouts, aggregate: str = "dr_grpo") -> Float[Te
     On fresh rollouts all ratios are 1, so that the weights are those of `aggregate` alone.
     """
     alive = rollouts.completion_mask.bool()
-    ratios_of_1 = torch.zeros_like(rollouts.old_logps)
+    zero_logps = torch.zeros_like(rollouts.old_logps)  # exp(0 - 0) = 1
     weights = update_weights(
-        ratios_of_1, ratios_of_1, alive, rollouts.advantages, aggregate=aggregate
+        zero_logps, zero_logps, alive, rollouts.advantages, aggregate=aggregate
     )
     # advantages are (B,), or (B, T) where a rule gives each token its own
     pushes = weights * rollouts.advantages.view(len(rollouts), -1)
@@ -111,7 +111,7 @@ def update(
     alive = rollouts.completion_mask.bool()
     pushing = alive if chosen is None else alive & chosen.to(alive.device)  # (B, T)
     advantages = rollouts.advantages.view(len(rollouts), -1)  # (B, 1) or (B, T)
-    # the first step's ratios are 1 whatever these are, so that a single step needs none
+    # step 0: now == old, so any values give ratio 1, and a single step needs no pass for them
     old = logps(policy, rollouts) if steps > 1 else torch.zeros_like(rollouts.old_logps)
     norms = []
     with torch.enable_grad():
@@ -157,9 +157,8 @@ def logp_change(
 ) -> Float[Tensor, "B T"]:
     """Change of each completion token's log-probability (nats) by `update`, which moves the policy.
 
-    The first step's own pass has the log-probabilities of the rollouts that push, so that these are
-    scored once less. Afterwards the same rows are scored together, so that what did not move has
-    changed by exactly 0.
+    The first step already scores the pushing rollouts, saving one pass. Afterwards the same rows
+    are scored together, so that what did not move has changed by exactly 0.
     """
     rollouts = rollouts.to(policy.model.device)
     pushing = rollouts.completion_mask.bool() if chosen is None else chosen

@@ -14,8 +14,8 @@ completions are few or regular enough, they can be computed from the policy's ow
 and of every word in its place, `exact_pool` the same as a table. `token_values` samples values for
 any task, by continuing each prefix K times.
 
-A completion may be as long as its world lets it: of rollouts that were cut off before that, values
-are refused.
+A completion may be as long as its world lets it. Rollouts truncated before their world's maximum
+length are refused.
 
 Letters: P prompts, B rollouts, T tokens, W admitted words, V vocabulary, N rows of a table.
 """
@@ -121,8 +121,10 @@ def exact_values(policy, task: Task, rollouts: Rollouts) -> TokenValues:
         vocabulary = probs.shape[-1]
         known = chain_values(policy, task, rollouts, vocabulary)
 
-    # the chain knows q of every word; before and after follow, and stand in for themselves here
-    values = TokenValues(**known, before=known["elsewhere"], after=known["elsewhere"])
+    # the chain knows q of every word, from which before and after are computed below: until then
+    # another tensor of their shape is a placeholder for both
+    placeholder = known["elsewhere"]  # (B, T)
+    values = TokenValues(**known, before=placeholder, after=placeholder)
     q = values.dense(vocabulary)  # (B, T, V)
     before = (probs * q).sum(2)
     after = q.gather(2, rollouts.completion_ids.to(q.device).unsqueeze(2)).squeeze(2)
@@ -243,9 +245,12 @@ def token_values(
     places = after + before if credit else after
     prompts = unpadded(rollouts.prompt_ids, rollouts.prompt_mask)
     completions = unpadded(rollouts.completion_ids, rollouts.completion_mask)
-    keys = [hash((*prompts[row], -1, *completions[row][:length])) for row, length in places]
-    # equal prefixes are continued once, from the first place that has them
-    first_places = dict(zip(reversed(keys), reversed(places), strict=True))
+    prompt_keys = [tuple(prompt) for prompt in prompts]
+    keys = [(prompt_keys[row], tuple(completions[row][:length])) for row, length in places]
+    # equal prefixes are continued once; going backwards leaves the first place that has one
+    first_places = {}
+    for key, place in zip(reversed(keys), reversed(places), strict=True):
+        first_places[key] = place
 
     # K continuations of each
     repeated = [place for place in first_places.values() for _ in range(continuations)]

@@ -505,6 +505,7 @@ def generate(
             token_rows = unpadded(sampled, ends_before == 0)
             for row, tokens in zip(rows.tolist(), token_rows, strict=True):
                 completions[row] = tokens
+    # scores are kept only where padding changes nothing: such batches come in the order of the rows
     scores = (torch.cat(logps), torch.cat(entropies)) if with_scores else None
     return completions, scores
 
@@ -516,8 +517,8 @@ def _keeps_logits(model, tokens: int) -> bool:
     """
     needed = 4 * tokens * model.config.get_text_config().vocab_size
     free = SHARE_OF_FREE * free_bytes(model.device)
-    is_exact = model.dtype == torch.float32 and packable(model)
-    return is_exact and needed <= min(BYTES_AT_ONCE, free)
+    same_logits = model.dtype == torch.float32 and packable(model)
+    return same_logits and needed <= min(BYTES_AT_ONCE, free)
 
 
 # -- scores, rewards, annotations

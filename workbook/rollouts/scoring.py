@@ -218,7 +218,8 @@ def token_scores(
 # -- how many rows a pass takes
 
 
-_HERE = threading.local()  # rows: the batch_size of the probe that runs in this thread
+# rows: the batch_size that the probe running in this thread was called with
+_batch_size_override = threading.local()
 
 
 def in_batches(probe: Callable) -> Callable:
@@ -232,12 +233,12 @@ def in_batches(probe: Callable) -> Callable:
         if batch_size is not None and not (isinstance(batch_size, int) and batch_size >= 1):
             raise InvalidValue("batch_size", batch_size, "a whole number of 1 or more, or None")
         # a probe that calls another hands its own batch_size on to it
-        before = getattr(_HERE, "rows", None)
-        _HERE.rows = batch_size or before
+        before = getattr(_batch_size_override, "rows", None)
+        _batch_size_override.rows = batch_size or before
         try:
             return probe(*args, **settings)
         finally:
-            _HERE.rows = before
+            _batch_size_override.rows = before
 
     # help() and notebooks show the added parameter, behind the probe's own of its kind
     signature = inspect.signature(probe)
@@ -248,40 +249,40 @@ def in_batches(probe: Callable) -> Callable:
 
 
 def rows_at_once(
-    model: nn.Module, length: int, words: int | None = None, kind: str | None = None
+    model: nn.Module, length: int, logit_tokens: int | None = None, kind: str | None = None
 ) -> int:
     """Rows of `length` tokens in one pass: as `in_batches` was asked, else as many as memory holds.
 
-    words: tokens whose logits are computed, by default all.
+    logit_tokens: of these tokens those whose logits are computed, by default all.
     kind: of `row_bytes`; by default "gradient" where gradients are recorded, else "scoring".
     """
-    asked = getattr(_HERE, "rows", None)
+    asked = getattr(_batch_size_override, "rows", None)
     if asked:
         return asked
     if kind is None:
         kind = "gradient" if torch.is_grad_enabled() else "scoring"
     free = free_bytes(model.device)
     rows, _ = rows_within(
-        free, model.device.type, kind, length, words or length, *_model_sizes(model)
+        free, model.device.type, kind, length, logit_tokens or length, *_model_sizes(model)
     )
     return rows
 
 
 def rows_within(
-    free: float, device: str, kind: str, length: int, words: int, *model_sizes
+    free: float, device: str, kind: str, length: int, logit_tokens: int, *model_sizes
 ) -> tuple[int, float]:
     """How many rows fit into `free` bytes, and bytes per row.
 
     At least one row; a pass takes `SHARE_OF_FREE` of what is free.
 
     device: its type, e.g. "cuda".
-    kind, length, words, model_sizes: as `row_bytes` takes them.
+    kind, length, logit_tokens, model_sizes: as `row_bytes` takes them.
     """
     budget = SHARE_OF_FREE * free
-    per_row = row_bytes(kind, length, words, *model_sizes)
+    per_row = row_bytes(kind, length, logit_tokens, *model_sizes)
     if kind == "gradient" and per_row > budget:
         # `rollout_logps` has the layers computed again in the backward pass then
-        per_row = row_bytes("recomputed", length, words, *model_sizes)
+        per_row = row_bytes("recomputed", length, logit_tokens, *model_sizes)
 
     # more rows than these gain nothing
     if kind == "sampling":

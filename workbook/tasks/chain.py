@@ -31,22 +31,22 @@ to expect is
 with q_k the distribution of the offset of step k, and r(d) = [d = 0] / K where each step is
 rewarded, else 0. Without wrong modes and with a reward at the end this has a closed form,
 
-    V(on, k) = 1/m + (on - 1/m) * lambda**k,    lambda = 1 - e * m / (m - 1),
+    V(on, n) = 1/m + (on - 1/m) * lambda**n,    lambda = 1 - e * m / (m - 1),
 
-for a chain with k results still to come that is *on* track (off by 0) or not.
+for a chain with n = K - k results left that is *on* track (off by 0) or not.
 
 **Credit** of a token is the expected reward after it minus the expected reward before it. Style,
 template and faithful copies have credit 0; a false copy has the credit of the value it loses. On
-track a right result earns V(1, k) - V(1, k + 1) > 0 and a wrong one V(0, k) - V(1, k + 1) < 0: for
-the last step +e and -(1 - e). A second error undoes a first with probability 1/(m - 1), and earns
-credit for it.
+track, with n results left before it, a right result earns V(1, n - 1) - V(1, n) > 0 and a wrong one
+V(0, n - 1) - V(1, n) < 0: for the last step (n = 1) +e and -(1 - e). A second error undoes a first
+with probability 1/(m - 1), and earns credit for it.
 
 **Dials** make other worlds of it: pairs whose likeliest result is wrong, more or fewer free and
 forced words, ways that later words must respect, a reward for each step, wrong results that
 ramble.
 
-**Alphabets.** With k alphabets each prompt belongs to one of them by a hash. Alphabet 0 has the
-plain words, alphabet 3 words of its own ("7'3", ";'3"), in prompts and completions alike. So
+**Alphabets.** With several alphabets each prompt belongs to one of them by a hash. Alphabet 0 has
+the plain words, alphabet 3 words of its own ("7'3", ";'3"), in prompts and completions alike. So
 prompts of two alphabets share no token but the end of sequence: what couples them is the network
 between the embedding and the output layer, never a row of either.
 """
@@ -290,9 +290,9 @@ def expected_rewards(
             for to_come, right in zip(table[0], is_right, strict=True)
         ]
         shares = offset_shares(modulus, error_rate, shift)
-        # offset d becomes d + x; a negative index counts from the end, as offsets do modulo m
+        # a result that errs by x takes the offset d to d + x, modulo m
         before = [
-            sum(q * after[d + x - modulus] for x, q in enumerate(shares)) for d in range(modulus)
+            sum(q * after[(d + x) % modulus] for x, q in enumerate(shares)) for d in range(modulus)
         ]
         table.insert(0, before)
     return table
@@ -325,10 +325,10 @@ class Chain(Task):
     operands: numbers in a prompt; one step fewer.  modulus: hours of the clock.
     error_rate: share of the steps of demonstrations whose result is wrong.
     false_negative_rate: share of right completions that the verifier rejects. Which ones is decided
-    by a hash of the completion, so the same text is always judged the same, and nothing in it tells
-    a policy how.
-    alphabets: how many private ones prompts are spread over. In a completion a word of any of them
-    counts as the plain one, to the verifier, in credit and in exact values.
+    by a hash of the completion, so the same text is always judged the same, and the policy cannot
+    predict which.
+    alphabets: number of disjoint alphabets over which prompts are spread. In a completion a word of
+    any of them counts as the plain one, to the verifier, in credit and in exact values.
     confidence: of the template words that neither a step nor the verifier needs (with ; the), the
     share that stands in demonstrations; the others are an equivalent word (at , my), of the same
     category and of credit 0.
@@ -340,8 +340,8 @@ class Chain(Task):
     another way on nothing is rewarded. Links are no style then, but copies.
     reward_by: "final", or "steps": the share of the steps whose running value is right as it is
     stated.
-    ramble: after a wrong result demonstrations have 0 to so many words that say nothing, each
-    number as likely. After any result a completion may have any number of them.
+    ramble: after a wrong result, demonstrations insert 0 to `ramble` filler words, uniformly. After
+    any result a completion may have any number of them.
 
     Raises ValueError naming the field unless 2 <= operands <= 12, 2 <= modulus <= 100, 1 <=
     alphabets <= 256, both rates are in [0, 1), confidence is in (0, 1], wrong_modes in [0, 1],
@@ -414,7 +414,7 @@ class Chain(Task):
 
     def solve(self, prompt: str) -> str:
         """Return the answer of a prompt; where each step is rewarded, all right running values."""
-        values = self._prefixes(*self._parse(prompt))
+        values = self.running_values(*self.parse_prompt(prompt))
         stated = values[1:] if self.reward_by == "steps" else values[-1:]
         return " ".join(map(str, stated))
 
@@ -465,7 +465,7 @@ class Chain(Task):
     def longest(self) -> int:
         """Words that a completion may need: the longest demonstration with its end, and 10 more."""
         steps = self.operands - 1
-        return len(self._slots(steps)) + self.ramble * steps + 10
+        return len(self.slots(steps)) + self.ramble * steps + 10
 
     @property
     def _residues(self) -> tuple[str, ...]:
@@ -479,7 +479,7 @@ class Chain(Task):
     def _ramble(self) -> tuple[str, ...]:
         return RAMBLE if self.ramble else ()
 
-    def _slots(self, steps: int, opening: str = "") -> list[Slot]:
+    def slots(self, steps: int, opening: str = "") -> list[Slot]:
         """Return the slots of a well-formed completion of so many steps, its end included.
 
         opening: of several ways, the one that chooses the completion's way.
@@ -528,16 +528,16 @@ class Chain(Task):
 
     # -- arithmetic and reading
 
-    def _apply(self, value: int, operator: str, number: int) -> int:
+    def step_result(self, value: int, operator: str, number: int) -> int:
         """Return the right result of one step."""
         result = value + number if operator == "+" else value - number
         return result % self.modulus
 
-    def _prefixes(self, numbers: list[int], operators: list[str]) -> list[int]:
+    def running_values(self, numbers: list[int], operators: list[str]) -> list[int]:
         """Return the running values: the first number, then the right result of each step."""
         values = [numbers[0]]
         for operator, number in zip(operators, numbers[1:], strict=True):
-            values.append(self._apply(values[-1], operator, number))
+            values.append(self.step_result(values[-1], operator, number))
         return values
 
     def _prompt(self, index: int) -> str:
@@ -550,7 +550,7 @@ class Chain(Task):
             words += [OPERATORS[operator], str(number)]
         return " ".join([*words, "="])
 
-    def _parse(self, prompt: str) -> tuple[list[int], list[str]]:
+    def parse_prompt(self, prompt: str) -> tuple[list[int], list[str]]:
         """Return the numbers and the operators of a prompt, or raise ValueError."""
         text = prompt if isinstance(prompt, str) else ""
         alphabet = marked_alphabet(text) if self.alphabets > 1 else 0
@@ -601,10 +601,11 @@ class Chain(Task):
         if alphabet >= self.alphabets:
             alphabet = 0
         words = [read_word(word, alphabet) for word in completion.split()]
+        # each step says "is" once, and so does the answer
         steps = words.count("is") - 1
         opening = words[0] if words else ""
-        # those still to come, the next one last, without the end
-        slots = self._slots(steps, opening)[-2::-1]
+        # the slots still to come, without the end, reversed: the next one is the last of the list
+        slots = self.slots(steps, opening)[-2::-1]
         rows = []
         for word in words:
             if slots and word in slots[-1].before:
@@ -626,11 +627,11 @@ class Chain(Task):
         >>> Chain(operands=2).places("5 - 6 =", "start with 5 ; then 5 ; 6".split())
         [0, 1, 2, 3, 4, 5, -7, -8]
         """
-        steps = len(self._parse(prompt)[1])
+        steps = len(self.parse_prompt(prompt)[1])
         alphabet = marked_alphabet(prompt) if self.alphabets > 1 else 0
         words = [read_word(word_of_token(token), alphabet) for token in tokens]
         opening = words[0] if words else ""
-        slots = self._slots(steps, opening)
+        slots = self.slots(steps, opening)
         places = []
         next_slot = 0
         for position, word in enumerate(words):
@@ -638,6 +639,7 @@ class Chain(Task):
                 places.append(next_slot)
                 next_slot += 1
             elif next_slot < len(slots) and word in slots[next_slot].before:
+                # filler words before a slot share one place, numbered beyond all slots
                 places.append(len(slots) + next_slot)
             else:
                 # nothing is admitted any more
@@ -649,11 +651,11 @@ class Chain(Task):
 
     def styles(self, prompt: str) -> Iterator[Style]:
         """Yield every combination of style words: an opening, free links, a closing."""
-        return itertools.product(*self._style_choices(len(self._parse(prompt)[1])))
+        return itertools.product(*self._style_choices(len(self.parse_prompt(prompt)[1])))
 
     def some_styles(self, prompt: str, n: int, rng: random.Random) -> list[Style]:
         """Draw n different styles."""
-        choices = self._style_choices(len(self._parse(prompt)[1]))
+        choices = self._style_choices(len(self.parse_prompt(prompt)[1]))
         total = math.prod(map(len, choices))
         # so many that no two of them will be the same
         if total > 2**62:
@@ -687,11 +689,11 @@ class Chain(Task):
         answer.
         rambles: the words after each result; None means none.
         """
-        numbers, operators = self._parse(prompt)
+        numbers, operators = self.parse_prompt(prompt)
         if style is None:
             style = next(self.styles(prompt))
         if results is None:
-            results = self._prefixes(numbers, operators)[1:]
+            results = self.running_values(numbers, operators)[1:]
         if rambles is None:
             rambles = [()] * len(operators)
         # free links come from the style, those of a way from its opening
@@ -734,15 +736,15 @@ class Chain(Task):
 
         A wrong result is built upon.
         """
-        numbers, operators = self._parse(prompt)
-        shifts = self._shifts(numbers, operators)
+        numbers, operators = self.parse_prompt(prompt)
+        shifts = self.step_shifts(numbers, operators)
         style = tuple(map(rng.choice, self._style_choices(len(operators))))
         value = numbers[0]
         results = []
         rambles = []
         for operator, number, shift in zip(operators, numbers[1:], shifts, strict=True):
             offset = drawn_offset(rng, self.modulus, self.error_rate, shift)
-            value = (self._apply(value, operator, number) + offset) % self.modulus
+            value = (self.step_result(value, operator, number) + offset) % self.modulus
             results.append(value)
             # only a wrong result is rambled about
             n_words = rng.randint(0, self.ramble) if offset and self.ramble else 0
@@ -775,7 +777,7 @@ class Chain(Task):
 
         off: what the running value is off by.
         """
-        expected = self._expected(*self._parse(prompt))
+        expected = self._expected(*self.parse_prompt(prompt))
         return (1 - self.false_negative_rate) * expected[results][off]
 
     def annotate(self, prompt: str, answer: str, tokens: list[str]) -> Annotation:
@@ -786,15 +788,15 @@ class Chain(Task):
         follows has credit 0 and the category of its role where that can still be told, else
         "other". The answer is implied by the prompt.
         """
-        numbers, operators = self._parse(prompt)
+        numbers, operators = self.parse_prompt(prompt)
         steps = len(operators)
-        right_values = self._prefixes(numbers, operators)
+        right_values = self.running_values(numbers, operators)
         to_come = self._expected(numbers, operators)  # (K + 1, m)
         accepted = 1 - self.false_negative_rate
         words = [self._in_plain_words(word_of_token(token)) for token in tokens]
         opening = words[0] if words else ""
-        # those still to come, the next one last
-        slots = self._slots(steps, opening)[::-1]
+        # the slots still to come, reversed: the next one is the last of the list
+        slots = self.slots(steps, opening)[::-1]
 
         # the step that stands there next, as far as it is written
         step_parts: dict[str, object] = {"a": numbers[0], "op": operators[0], "b": numbers[1]}
@@ -817,6 +819,9 @@ class Chain(Task):
 
             value_before = value
             if slot.field:
+                part = "a" if slot.field == "start" else slot.field
+                if part in step_parts:
+                    step_parts[part] = word if part == "op" else int(word)
                 off = self._offset(slot, word, step_parts, right_values)
                 if slot.field == "result":
                     results += 1
@@ -847,34 +852,35 @@ class Chain(Task):
         wrong = []
         for text in completions:
             for a, operator, b, result in _STEP.findall(self._in_plain_words(text)):
-                has_wrong_mode = any(self._shifts([0, int(b)], [operator]))
+                has_wrong_mode = any(self.step_shifts([0, int(b)], [operator]))
                 if not has_wrong_mode:
-                    wrong.append(self._apply(int(a), operator, int(b)) != int(result))
+                    wrong.append(self.step_result(int(a), operator, int(b)) != int(result))
         if not wrong:
             return self
         return replace(self, error_rate=min(sum(wrong) / len(wrong), 1 - 1 / self.modulus))
 
-    def _shifts(self, numbers: list[int], operators: list[str]) -> tuple[int, ...]:
+    def step_shifts(self, numbers: list[int], operators: list[str]) -> tuple[int, ...]:
         """Return the shift of each step's pair, 0 where its mode is right."""
         shifts = shifts_of(self.wrong_modes, self.modulus)
         return tuple(shifts.get(pair, 0) for pair in zip(operators, numbers[1:], strict=True))
 
     def _expected(self, numbers: list[int], operators: list[str]) -> list[list[float]]:
         """Return F, (K + 1, m), of a prompt under a perfect verifier."""
-        shifts = self._shifts(numbers, operators)
+        shifts = self.step_shifts(numbers, operators)
         return expected_rewards(self.modulus, self.error_rate, shifts, self.reward_by == "steps")
 
     def _offset(
         self, slot: Slot, word: str, step_parts: dict[str, object], right_values: list[int]
     ) -> int:
-        """Put a word in its place and return what exact arithmetic from here is off by."""
-        right = right_values[slot.step + 1]
+        """Return what a chain is off by after a word, if exact arithmetic goes on from there.
+
+        step_parts: the word's step as it is written, the word included.
+        """
         if slot.field in ("result", "final"):
-            return (int(word) - right) % self.modulus
-        part = "a" if slot.field == "start" else slot.field
-        step_parts[part] = word if part == "op" else int(word)
-        result = self._apply(step_parts["a"], step_parts["op"], step_parts["b"])
-        return (result - right) % self.modulus
+            value = int(word)
+        else:
+            value = self.step_result(step_parts["a"], step_parts["op"], step_parts["b"])
+        return (value - right_values[slot.step + 1]) % self.modulus
 
     def _role(self, words: list[str]) -> str:
         """Return the category of the last of these words, off the rails.

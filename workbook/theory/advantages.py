@@ -6,9 +6,10 @@ group of G rollouts of one prompt, and asks of each how much better it did than 
     A_i = r_i - mean of the group's rewards
 
 GRPO divides this by the group's standard deviation, too. Every token of rollout i is then pushed by
-A_i. The advantages of a group add up to 0. What all of its rollouts say is therefore pushed up by
-some of them and as far down by the others, and cancels; what they say differently is left to learn
-from. This is where cancellation begins.
+A_i. With the group's mean as the baseline, the advantages of a group add up to 0. Whatever all of
+its rollouts say in the same context is then pushed up and down equally, so it cancels; learning
+comes only from differences. This is where cancellation begins. (Advantages against the mean of the
+whole batch, or of one sign alone, do not add up to 0.)
 
 A rollout is *positive* where A > 0, *negative* where A < 0, and *neutral* where A is exactly 0, as
 every rollout of a group with equal rewards is.
@@ -39,6 +40,9 @@ def group_advantages(
     - rloo: r_i - mean of the group's other rewards  RLOO (arXiv 2402.14740)
     - reinforce: r_i - mean of the whole batch       in groups of unequal rewards, else 0
     - positive_only, negative_only: grpo's where > 0 (< 0), else 0
+
+    "grpo" is also the name of a length normalizer, which is set apart from the estimator:
+    `aggregate` of `theory.weights.update_weights`.
 
     Shapes: rewards (B,), group_ids (B,) any labels in any order, groups of any size; result (B,).
     Units: the reward's (grpo: standard deviations). A group of equal rewards, a single rollout too,
@@ -153,13 +157,16 @@ def prefix_advantages(
     alone = group_advantages(rewards, group_ids, fallback)  # (B,)
     # a difference of means is the same for centred rewards
     centred = group_advantages(rewards, group_ids, "dr_grpo")
-    words, word = torch.unique(completion_ids, return_inverse=True)  # word: (B, T), from 0 on
+    # (B, T): tokens numbered from 0 on
+    words, word_index = torch.unique(completion_ids, return_inverse=True)
 
     # a state is a group with the tokens so far: at first the group alone
     state, states = group_index(group_ids, len(rewards))  # (B,)
     credit = torch.zeros_like(centred).unsqueeze(1).repeat(1, completion_ids.shape[1])
     for t in range(completion_ids.shape[1]):
-        next_state, next_states = group_index(state * len(words) + word[:, t], len(rewards))
+        # unique id of (state, word)
+        pair_ids = state * len(words) + word_index[:, t]
+        next_state, next_states = group_index(pair_ids, len(rewards))
 
         # only rollouts that have a token here are compared
         rows = alive[:, t].nonzero().squeeze(1)

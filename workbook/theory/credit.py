@@ -107,7 +107,7 @@ class CreditBatch:
                 tuple(completion_ids.shape),
                 f"({len(rewards)}, T), a row per reward",
             )
-        # refuses labels of another number
+        # one label per rollout, else raises
         group_index(group_ids, len(rewards))
         if not rewards.isfinite().all():
             raise InvalidValue("rewards", float(rewards[~rewards.isfinite()][0]), "finite")

@@ -11,11 +11,15 @@ there, and unequal ones do not: that is why it pays to look at w alone. In order
 
     u    ratios to the policy that sampled, per token or per sequence
     w    u, but 0 where the surrogate is clipped           `surrogate_weights`
-    w~   w after a transform that lets the group cancel    `transform_weights`
+    w~   w after a transform that lets the group cancel    `objective_weights`
     w/N  w over the normalizer of the loss                 `update_weights`
 
-`objective_weights` goes from u to w~; the trainer puts a sampler's correction between w and w~, so
-both halves stand alone, too. `cancellation_residual` says what weights leave uncancelled.
+Two functions go the whole way from log-probabilities, each to an end of its own. `update_weights`
+goes u -> w -> w/N: with the normalizer, without a transform. `objective_weights` goes
+u -> w -> w~: with a transform, without the normalizer, which its caller divides by. The trainer
+puts a sampler's correction between w and w~, so the halves of `objective_weights` stand alone, too:
+`ratio_weights` and `transform_weights`. `cancellation_residual` says what weights leave
+uncancelled.
 
 J is maximised: the gradient of a loss = -J by logp is -(w A). Weights are constants: every result
 is detached.
@@ -115,9 +119,9 @@ def ratio_weights(
     """Weights w of the clipped surrogate, or with `clamp` ratios held inside the clip range.
 
     clamp: a transform may take ratios that are held inside the range, where the surrogate would
-    have weight 0 outside of it. Clamped weights are not 0 outside the mask.
+    have weight 0 outside of it.
 
-    Shapes, other arguments and errors as in `surrogate_weights`.
+    Shapes, other arguments and errors as in `surrogate_weights`; 0 outside the mask.
     """
     if not clamp:
         return surrogate_weights(logps, old_logps, mask, advantages, level, clip, clipping)
@@ -125,7 +129,8 @@ def ratio_weights(
     if clip is None:
         return ratios
     low, high = _clip_range(clip)
-    return ratios.clamp(low, high)
+    # the clamp would lift the zeros outside the mask to `low`
+    return ratios.clamp(low, high).masked_fill(~active(mask, logps, "logps"), 0.0)
 
 
 # -- the normalizer of the loss: w/N
@@ -142,15 +147,17 @@ def update_weights(
     aggregate: str = "grpo",
     max_completion_length: int | None = None,
 ) -> Float[Tensor, "B T"]:
-    """Weight of each token in the whole objective, as autograd gives it.
+    """Weight w/N of each token in an objective without a transform, as autograd gives it.
 
     dJ/d logp_it = w_it A_it with w_it the surrogate weight times, by `aggregate` (TRL's loss types
-    of the same names):
+    of the same names; "grpo" here is a normalizer, no matter which estimator made the advantages):
 
     - grpo: 1 / (B T_i), the mean over rollouts of the mean over each one's T_i tokens
       (arXiv 2402.03300, eq. 3)
     - dapo: 1 / sum_i T_i, the mean over tokens (arXiv 2503.14476, eq. 8)
     - dr_grpo: 1 / (B max_completion_length), a constant; None takes T (arXiv 2503.20783)
+
+    For weights with a transform, which stop before the normalizer, see `objective_weights`.
 
     Shapes and errors as in surrogate_weights; ValueError also for an unknown aggregate or a length
     below 1.
@@ -264,6 +271,7 @@ def transform_weights(
     if transform is None:
         return weights
     if per_rollout:
+        # all unmasked weights of a rollout are equal and >= 0; amax finds one beside masked zeros
         weight = weights.amax(dim=1)  # (B,)
         # a rollout without a token in the mask does not belong to its group
         alive = mask.bool().any(dim=1)
@@ -287,7 +295,9 @@ def objective_weights(
     transform: str | None = None,
     transform_on: str = "clamped_ratios",
 ) -> Float[Tensor, "B T"]:
-    """Weight of each token under an objective with a transform, before the loss's normalizer.
+    """Weight w~ of each token under an objective with a transform, before the loss's normalizer.
+
+    For weights with the normalizer, which know no transform, see `update_weights`.
 
     level, clip, clipping: as in `surrogate_weights`.
     transform: None or one of TRANSFORMS.

@@ -64,7 +64,7 @@ def compute_world(
     asked = task.dataset(1, prompt)["prompt"][0]
     right, shifts = (
         task.render(asked, task.some_styles(asked, 1, rng)[0]),
-        task._shifts(*task._parse(asked)),
+        task.step_shifts(*task.parse_prompt(asked)),
     )
     written = (task.demonstrate(asked, rng) for _ in range(TRIES))
     wrong = next((text for text in written if task.stated(text) != task.stated(right)), right)
