@@ -13,7 +13,7 @@ The net push of a group on the logits of one of these softmaxes is its exact gra
 
 Two rollouts, `so is 9` with A = +1 and `so is 8` with A = -1, and p(so) = .55: on the logit of `so`
 the first pushes +.45, the second -.45, and nothing is left. On the logit of `9`, at p(9) = .5, the
-first pushes +.5 and the second +.5: what both have in common cancels, what sets them apart does not.
+first pushes +.5 and the second +.5: what the rollouts share cancels, what tells them apart stays.
 
 N groups, G rollouts in each, V words in a softmax.
 """
@@ -232,9 +232,7 @@ def compute_gradients_meet(
     opening = push_on_logits([0, 0], advantages, [p_shared, 1 - p_shared])
     result = push_on_logits([0, 1], advantages, [0.4, 0.4, 0.2])
     rows = []
-    for token, (a, b) in zip(
-        PUSHED, (opening[:, 0], result[:, 0], result[:, 1]), strict=True
-    ):
+    for token, (a, b) in zip(PUSHED, (opening[:, 0], result[:, 0], result[:, 1]), strict=True):
         for source, push in zip(SOURCES, (a, b, a + b), strict=True):
             rows.append((token, source, float(push)))
     return pd.DataFrame(rows, columns=["token", "source", "push"])
