@@ -1,26 +1,31 @@
-"""What a group pushes in expectation and by chance, exactly (`toy` draws groups): signal, bias,
-noise and coupling.
+"""What a group pushes in expectation and by chance, exactly: signal, bias, noise and coupling.
 
-A rollout of reward r draws word y at a softmax with probability f_r(y), has the advantage A_r,
-which depends on the number k of right rollouts in its group alone, and the weight w. The mean push
-of a group on the logits is
+`toy` draws groups; here the same model is summed over all groups that it can draw. A rollout of
+reward r draws word y at a softmax with probability f_r(y). Its advantage A_r depends only on the
+number k of right rollouts in its group; w is its weight. The mean push of a group on the logits is
 
     g = 1/G sum_i A_i w_i (e_i - p)
 
-Given k, the rollouts are independent, so mean and second moment of g are sums over k, Binomial(G,
-chance of reward 1):
+Given k, the rollouts are independent. So mean and second moment of g are sums over k, which is
+Binomial(G, chance of reward 1):
 
     E[g | k]   = (k A_1 m_1 + (G - k) A_0 m_0) / G                        m_r = E[w (e - p) | r]
     Cov[g | k] = (k A_1^2 C_1 + (G - k) A_0^2 C_0) / G^2                  C_r = Cov[w (e - p) | r]
 
-With the model as its own sampler and weights of 1, E[g] = s p (Q - V), s = E[A | r = 1] - E[A | r =
-0]: the policy gradient (`workbook.theory.decomposition.expected_gain` is s). V words in a softmax,
-P prompts.
+If the model is its own sampler and all weights are 1, the mean is the policy gradient times the
+gain s of the rule (`workbook.theory.decomposition.expected_gain`):
+
+    E[g] = s p (Q - V)        s = E[A | r = 1] - E[A | r = 0]
+
+What the mean has beyond a multiple of p (Q - V) is bias; the covariance is noise.
+
+G rollouts in a group, V words in a softmax, P prompts.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,17 +48,21 @@ WEIGHTS = {  # name: (whether 1 / length, how many times as long a wrong answer 
     "1/length, right and wrong alike": (True, 1.0),
     "1/length, wrong twice as long": (True, 2.0),
 }
-MIXED, TEACHING = (
-    "groups that hold both rewards",
-    "prompts that teach, of those possible with pairs",
-)
+MIXED = "groups that hold both rewards"
+TEACHING = "prompts that teach, of those possible with pairs"
 
 
 @dataclass(frozen=True)
 class Word:
-    """One softmax of a rollout: the model's and the sampler's probabilities (V,), the chance (V,)
-    of reward 1 after each word, and E[w | y, r], E[w^2 | y, r] of the rollout's weight, both (V,
-    2), column r."""
+    """One softmax of a rollout: who draws its words, and what each word means for the reward.
+
+    Attributes:
+        model: (V,) probabilities of the model
+        sampler: (V,) probabilities of the sampler, which draws the words
+        chance: (V,) of reward 1 after each word
+        weight: (V, 2) E[w | y, r] of the rollout's weight w, column r
+        weight_square: (V, 2) E[w^2 | y, r]
+    """
 
     model: Float[np.ndarray, " V"]
     sampler: Float[np.ndarray, " V"]
@@ -64,8 +73,9 @@ class Word:
     @classmethod
     def plain(cls, model, chance) -> Word:
         """A word drawn by the model itself, with weights of 1."""
-        model, one = np.asarray(model, dtype=float), np.ones((len(model), 2))
-        return cls(model, model, np.asarray(chance, dtype=float), one, one)
+        model = np.asarray(model, dtype=float)
+        ones = np.ones((len(model), 2))
+        return cls(model, model, np.asarray(chance, dtype=float), ones, ones)
 
     @property
     def ideal(self) -> Float[np.ndarray, " V"]:
@@ -84,56 +94,87 @@ def push_moments(
     """
     require_one_of("rule", rule, RULES)
     require_range(2, math.inf, group_size=group_size)
-    means, covariances = [], []
+    scores = np.eye(len(word.model)) - word.model  # e - p, a row per word drawn
+    means = []  # m_r
+    covariances = []  # C_r
     for reward, joint in enumerate((word.sampler * (1 - word.chance), word.sampler * word.chance)):
         drawn = joint / max(joint.sum(), 1e-300)  # f_r
-        residual = np.eye(len(drawn)) - word.model  # e - p, a row per word
-        means.append(drawn * word.weight[:, reward] @ residual)
-        square = (residual.T * (drawn * word.weight_square[:, reward])) @ residual
-        covariances.append(square - np.outer(means[-1], means[-1]))
-    right = np.arange(group_size + 1)  # k
-    counts = np.stack([group_size - right, right], axis=1)  # (K, 2), column r
-    # (K, G)
+        mean = drawn * word.weight[:, reward] @ scores
+        square = (scores.T * (drawn * word.weight_square[:, reward])) @ scores
+        means.append(mean)
+        covariances.append(square - np.outer(mean, mean))
+
+    # a row per k = 0, ..., G, a column per reward
+    counts, advantages = _counts_and_advantages(group_size, rule)
+    odds = binom.pmf(counts[:, 1], group_size, float(word.sampler @ word.chance))
+
+    # E[g | k], (K, V), and its mean over k
+    given = (counts * advantages) @ np.stack(means) / group_size
+    mean = odds @ given
+    # Cov[g] = E[Cov[g | k]] + Cov[E[g | k]]
+    share = odds @ (counts * advantages**2) / group_size**2
+    within = np.tensordot(share, np.stack(covariances), 1)
+    between = (given - mean).T * odds @ (given - mean)
+    return mean, within + between
+
+
+def _counts_and_advantages(
+    group_size: int, rule: str
+) -> tuple[Float[np.ndarray, "K 2"], Float[np.ndarray, "K 2"]]:
+    """Rollouts of reward 0 and 1 in a group with k right ones, and their advantages, row k."""
+    right = np.arange(group_size + 1)
+    counts = np.stack([group_size - right, right], axis=1)
+    # group k has its k right rollouts first, (K, G)
     rewards = (torch.arange(group_size) < torch.arange(group_size + 1).unsqueeze(1)).double()
     ids = torch.arange(group_size + 1).repeat_interleave(group_size)
-    table = group_advantages(rewards.flatten(), ids, rule).view_as(rewards).numpy()
-    advantages = table[:, [-1, 0]]  # (K, 2), of a rollout of reward 0 or 1 among k right ones
-    odds = binom.pmf(right, group_size, float(word.sampler @ word.chance))
-    given = (counts * advantages) @ np.stack(means) / group_size  # (K, V), E[g | k]
-    mean = odds @ given
-    within = np.tensordot(
-        (odds @ (counts * advantages**2)) / group_size**2, np.stack(covariances), 1
-    )
-    return mean, within + (given - mean).T * odds @ (given - mean)
+    advantages = group_advantages(rewards.flatten(), ids, rule).view_as(rewards).numpy()
+    # so the last rollout is wrong and the first is right, where there are such
+    return counts, advantages[:, [-1, 0]]
 
 
 def toy_words(
     temperature: float = 1.0, weights: str = "equal", p_right: float = 0.5
 ) -> dict[str, Word]:
-    """Return the toy's three softmaxes by class, with a sampler at a temperature and a rule for the
-    rollouts' weights.
+    """Build the toy's three softmaxes by class, with a sampler and a rule for rollouts' weights.
 
     A rollout is as long as its opening says, LENGTHS, times two where it is wrong and `weights`
     says so.
+
+    temperature: of the sampler.
+    weights: of WEIGHTS.
     """
     require_one_of("weights", weights, list(WEIGHTS))
     require_range(0, math.inf, closed=False, temperature=temperature)
     policy = {name: p[0] for name, p in make_policy(1, p_right).items()}
-    drawn = {
-        name: p ** (1 / temperature) / (p ** (1 / temperature)).sum() for name, p in policy.items()
-    }
-    by_length, wrong = WEIGHTS[weights]
-    inverse = 1 / np.array(LENGTHS) if by_length else np.ones(len(LENGTHS))
-    factor = np.array([1 / wrong, 1.0])  # of reward 0 and 1
+    sampler = {}
+    for name, p in policy.items():
+        sharpened = p ** (1 / temperature)
+        sampler[name] = sharpened / sharpened.sum()
+
+    # a rollout's weight is 1 / its length, by its opening and its reward, or 1
+    by_length, times_as_long = WEIGHTS[weights]
+    by_opening = 1 / np.array(LENGTHS) if by_length else np.ones(len(LENGTHS))
+    by_reward = np.array([1 / times_as_long, 1.0])  # of reward 0 and 1
+
     words = {}
     for name, p in policy.items():
-        right = np.eye(len(p))[0] if name == "result" else np.full(len(p), drawn["result"][0])
-        own, square = (
-            w if name == "style" else np.full(len(p), drawn["style"] @ w)
-            for w in (inverse, inverse**2)
-        )
+        # only the result decides the reward
+        if name == "result":
+            chance = np.eye(len(p))[0]
+        else:
+            chance = np.full(len(p), sampler["result"][0])
+        # only the opening knows the length; other words have its mean
+        if name == "style":
+            weight, square = by_opening, by_opening**2
+        else:
+            weight = np.full(len(p), sampler["style"] @ by_opening)
+            square = np.full(len(p), sampler["style"] @ by_opening**2)
         words[name] = Word(
-            p, drawn[name], right, np.outer(own, factor), np.outer(square, factor**2)
+            model=p,
+            sampler=sampler[name],
+            chance=chance,
+            weight=np.outer(weight, by_reward),
+            weight_square=np.outer(square, by_reward**2),
         )
     return words
 
@@ -146,43 +187,35 @@ def compute_parts(
     temperature: float = 1.0,
     weights: str = "equal",
 ) -> pd.DataFrame:
-    """Split the squared movement of one step, exactly, a row per class of word and part; columns of
-    `parts_table`.
+    """Split the squared movement of one step, exactly, a row per class of word and part.
 
-    prompts: 1 or more, of which each has another right answer.  cosine: of the hidden states of two
-    prompts, by which a push on one's logits arrives at the other's.  temperature: of the sampler
-    alone.  weights: of WEIGHTS. Movement is of log-probabilities, sum_y p_y (dlogp_y)^2, on average
-    over groups and prompts.
+    Movement is of log-probabilities, sum_y p_y (dlogp_y)^2, on average over groups and prompts.
+    Columns of `parts_table`.
+
+    prompts: 1 or more, each with another right answer.
+    cosine: of the hidden states of two prompts; a push on one's logits arrives at the other's times
+        the cosine.
+    temperature: of the sampler alone.
+    weights: of WEIGHTS.
     """
     require_range(1, math.inf, prompts=prompts)
     require_range(-1, 1, cosine=cosine)
     words = toy_words(temperature, weights)
     moments = {name: push_moments(word, group_size, estimator) for name, word in words.items()}
     ideal = {name: word.ideal for name, word in words.items()}
-    scale = sum(moments[name][0] @ ideal[name] for name in CLASSES) / sum(
-        push @ push for push in ideal.values()
-    )
+
+    # signal: the multiple of the policy gradient that comes closest to the mean push of all classes
+    along = sum(moments[name][0] @ ideal[name] for name in CLASSES)
+    scale = along / sum(push @ push for push in ideal.values())
+
     rows = []
     for name in CLASSES:
         mean, covariance = moments[name]
-        pushes = np.stack([scale * ideal[name], mean - scale * ideal[name]])  # (2, V): signal, bias
-        # prompt k's right answer is word k: its softmax is the first one's, turned by k
-        turns = [
-            np.roll(np.arange(len(mean)), k if name == "result" else 0) for k in range(prompts)
-        ]
-        parts = np.zeros(len(_SIX))
-        for n, turn in enumerate(turns):
-            others = turns[:n] + turns[n + 1 :]
-            model, own = words[name].model[turn], pushes[:, turn]
-            coupled = cosine * sum((pushes[:, other] for other in others), np.zeros_like(own))
-            spread = cosine**2 * sum(
-                (covariance[np.ix_(o, o)] for o in others), np.zeros_like(covariance)
-            )
-            fisher = np.diag(model) - np.outer(model, model)  # x' F x = sum_y p_y dlogp_y^2
-            along = fisher @ (own + coupled).sum(0)
-            noise = [(fisher * matrix).sum() for matrix in (covariance[np.ix_(turn, turn)], spread)]
-            parts += [*(own @ along), noise[0], *(coupled @ along), noise[1]]
-        rows.append(parts / prompts)
+        signal = scale * ideal[name]
+        pushes = np.stack([signal, mean - signal])  # (2, V): signal, bias
+        shifts = range(prompts) if name == "result" else [0] * prompts
+        rows.append(_movement_parts(words[name].model, pushes, covariance, shifts, cosine))
+
     parts = np.vstack([*rows, sum(rows)])  # (classes and all, six parts)
     total = parts.sum(1)
     shares = pd.DataFrame(parts / total[:, None], columns=_SIX)
@@ -195,40 +228,83 @@ def compute_parts(
     )
 
 
-def compute_mixed(success: float = 0.4, spread: float = 0.3, rollouts: int = 128) -> pd.DataFrame:
-    """Groups that hold both rewards, so that they teach, by rollouts per prompt, at a fixed number
-    of rollouts.
+def _movement_parts(
+    model: Float[np.ndarray, " V"],
+    pushes: Float[np.ndarray, "2 V"],
+    covariance: Float[np.ndarray, "V V"],
+    shifts: Sequence[int],
+    cosine: float,
+) -> Float[np.ndarray, " 6"]:
+    """Squared movement of one class of word, in the parts of _SIX, on average over prompts.
 
-    A group of G rollouts of a prompt solved with probability q holds both with 1 - q^G - (1 - q)^G;
-    q is drawn from a Beta distribution of mean `success`.  spread: its 1 / (1 + a + b): 0 all
-    prompts alike, towards 1 prompts that are always or never solved.  Columns group_size, series,
-    mean, low, high (expectations, so the three are equal), prompts (how many prompts the rollouts
-    are of), teaching (expected number of mixed groups).
+    pushes: signal and bias of one prompt's group.
+    shifts: one a prompt; its softmax is the model's turned by so many words, which makes another
+        word the right answer.
+    """
+    turns = [np.roll(np.arange(len(model)), shift) for shift in shifts]
+    parts = np.zeros(len(_SIX))
+    for n, turn in enumerate(turns):
+        # what the other prompts push arrives times the cosine; their noise is independent
+        others = turns[:n] + turns[n + 1 :]
+        own = pushes[:, turn]
+        coupled = cosine * sum((pushes[:, other] for other in others), np.zeros_like(own))
+        own_noise = covariance[np.ix_(turn, turn)]
+        all_noise = sum(
+            (covariance[np.ix_(other, other)] for other in others), np.zeros_like(covariance)
+        )
+        coupled_noise = cosine**2 * all_noise
+
+        # x' F x = sum_y p_y dlogp_y^2 for a change x of the logits
+        p = model[turn]
+        fisher = np.diag(p) - np.outer(p, p)
+        movement = fisher @ (own + coupled).sum(0)
+        parts += [
+            *(own @ movement),
+            (fisher * own_noise).sum(),
+            *(coupled @ movement),
+            (fisher * coupled_noise).sum(),
+        ]
+    return parts / len(turns)
+
+
+def compute_mixed(success: float = 0.4, spread: float = 0.3, rollouts: int = 128) -> pd.DataFrame:
+    """Tabulate how many groups hold both rewards, so that they teach, by rollouts per prompt.
+
+    A group of G rollouts of a prompt solved with probability q holds both with probability
+
+        1 - q^G - (1 - q)^G
+
+    and q is drawn from a Beta(a, b) distribution.
+
+    success: its mean, a / (a + b).
+    spread: 1 / (1 + a + b): at 0 all prompts are alike, towards 1 each is always or never solved.
+    rollouts: of a batch, a fixed number.
+
+    Columns group_size, series, mean, low, high (expectations, so the three are equal), prompts (how
+    many prompts the rollouts are of), teaching (expected number of mixed groups).
 
     >>> compute_mixed(0.5, 0.0, 8).query("group_size == 2")["mean"].tolist()
     [0.5, 0.5]
     """
-
-    def all_right(mean: float, size: int) -> float:  # E[q^G] = B(a + G, b) / B(a, b)
-        if spread == 0 or mean in (0, 1):
-            return mean**size
-        total = 1 / spread - 1
-        a = mean * total
-        return math.exp(
-            math.lgamma(a + size) - math.lgamma(a) + math.lgamma(total) - math.lgamma(total + size)
-        )
-
     rows = []
-    for size in (2**k for k in range(1, rollouts.bit_length()) if 2**k <= rollouts):
-        share, prompts = (
-            1 - all_right(success, size) - all_right(1 - success, size),
-            rollouts // size,
-        )
+    sizes = [2**k for k in range(1, rollouts.bit_length()) if 2**k <= rollouts]
+    for size in sizes:
+        share = 1 - _all_right(success, spread, size) - _all_right(1 - success, spread, size)
+        prompts = rollouts // size
         values = {MIXED: share, TEACHING: share * prompts / (rollouts // 2)}
-        rows += [
-            (size, series, value, value, value, prompts, share * prompts)
-            for series, value in values.items()
-        ]
+        for series, value in values.items():
+            rows.append((size, series, value, value, value, prompts, share * prompts))
     return pd.DataFrame(
         rows, columns=["group_size", "series", "mean", "low", "high", "prompts", "teaching"]
+    )
+
+
+def _all_right(mean: float, spread: float, size: int) -> float:
+    """E[q^G] = B(a + G, b) / B(a, b), with q of Beta(a, b)."""
+    if spread == 0 or mean in (0, 1):
+        return mean**size
+    total = 1 / spread - 1  # a + b
+    a = mean * total
+    return math.exp(
+        math.lgamma(a + size) - math.lgamma(a) + math.lgamma(total) - math.lgamma(total + size)
     )
