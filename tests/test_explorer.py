@@ -14,7 +14,7 @@ import pytest
 from workbook.chapters import cancelled, coupling, credit, exchange, flips, groups, worlds
 from workbook.statistics import unit_curve
 from workbook.views import Explorer, LiveChart, browse, frozen
-from workbook.views.explorer import REFUSED, log_slider, menu, slider
+from workbook.views.explorer import REFUSED_CLASS, log_slider, menu, slider
 from workbook.views.live import rows, spec_over
 from workbook.views.style import hide_from_screen_readers, png, typeset
 
@@ -141,7 +141,7 @@ def test_each_preset_is_a_setting_that_its_controls_take_and_that_can_be(make):
         for control, trait, value in asked.pop()["moves"]:
             setattr(controls[control], trait, value)
             assert getattr(controls[control], trait) == value
-        assert REFUSED not in one.box._dom_classes, one.sentence.value
+        assert REFUSED_CLASS not in one.box._dom_classes, one.sentence.value
 
 
 def test_what_is_drawn_is_the_newest_of_two_threads(monkeypatch):
@@ -175,9 +175,9 @@ def test_settings_that_can_not_be_are_told_and_the_chart_stays():
     assert one.chart.data == drawn
     assert one.snippet.text == one.code
     assert "slope=1.0" in one.code
-    assert REFUSED in one.box._dom_classes, "which dims the chart"
+    assert REFUSED_CLASS in one.box._dom_classes, "which dims the chart"
     one.set(slope=4.0)
-    assert REFUSED not in one.box._dom_classes
+    assert REFUSED_CLASS not in one.box._dom_classes
     assert "slope=4.0" in one.code
     assert "steep" not in one.sentence.value
 

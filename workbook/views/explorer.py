@@ -1,8 +1,8 @@
 """Explorer: sliders and menus over a pure compute() and a pure chart(), in one thin shell.
 
-    compute(**settings) -> table, or {name: table}      numbers; ValueError where the settings can't be
-    chart(**tables) -> alt.Chart                        a picture of exactly these tables
-    describe(**tables) -> str                           one sentence with the numbers that matter
+    compute(**settings) -> table, or {name: table}   numbers; ValueError where settings can't be
+    chart(**tables) -> alt.Chart                     a picture of exactly these tables
+    describe(**tables) -> str                        one sentence with the numbers that matter
 
 The chart is built once and afterwards receives rows. Reset goes back to the settings it began with,
 and the line of code below the chart is the setting a reader can take into a cell of their own.
@@ -28,35 +28,33 @@ from workbook.views.charts import curve_chart
 from workbook.views.live import LiveChart, close, display_widget, rows
 from workbook.views.style import notice, typeset
 
-REFUSED = "workbook-refused"  # class of a box whose controls ask for what can't be
-MAX_DRAG_SECONDS = 0.050  # what takes longer is computed when a slider is let go, not on the way
+# class of a box whose controls ask for what can't be
+REFUSED_CLASS = "workbook-refused"
+# what takes longer is computed when a slider is let go, not on the way
+MAX_DRAG_SECONDS = 0.050
 
 
 class Snippet(anywidget.AnyWidget):
-    """Lines of code that a title opens, with a button that copies them; `move` moves controls as
-    the page would.
-    """
+    """Lines of code that a title opens, with a button that copies them."""
 
     _esm = (Path(__file__).parent / "snippet.js").read_text(encoding="utf-8")
     text = traitlets.Unicode().tag(sync=True)
     title = traitlets.Unicode("This setting as code").tag(sync=True)
 
     def move(self, controls: dict[ipywidgets.ValueWidget, object]) -> None:
-        """Have the page move controls to values: of what it sends of a control, this is then the
-        last.
-        """
+        """Have the page move controls to values, so that nothing it sends later overrides them."""
         moves = []
         for control, value in controls.items():
-            chooses = isinstance(control, ipywidgets.Dropdown | ipywidgets.SelectionSlider)
-            place = ("index", control._options_values.index(value)) if chooses else ("value", value)
-            moves.append([control.model_id, *place])
+            if isinstance(control, ipywidgets.Dropdown | ipywidgets.SelectionSlider):
+                index = control._options_values.index(value)
+                moves.append([control.model_id, "index", index])
+            else:
+                moves.append([control.model_id, "value", value])
         self.send({"moves": moves})
 
 
 class Shell:
-    """What explorers and live studies share: `controls`, a `box` with all that is on the page, a
-    `chart`.
-    """
+    """What explorers and live studies share: `controls`, a `chart`, and the `box` of all of it."""
 
     @property
     def settings(self) -> dict:
@@ -70,10 +68,9 @@ class Shell:
     _ipython_display_ = display
 
     def set(self, **settings) -> None:
-        """Move controls, as a reader would, one after the other; KeyError for one that there is
-        not.
-        """
-        for control, value in [(self.controls[name], value) for name, value in settings.items()]:
+        """Move controls, as a reader would, one after the other; KeyError for an unknown one."""
+        controls = [self.controls[name] for name in settings]
+        for control, value in zip(controls, settings.values(), strict=True):
             control.value = value
 
     def close(self) -> None:
@@ -81,32 +78,30 @@ class Shell:
         close(self.box)
 
     def _preset_row(self, presets: dict[str, dict] | None) -> list[ipywidgets.Box]:
-        """`presets`, a button for each of {what it says: settings}, in a row; without any, no row.
+        """A row of buttons, one for each of `presets` {what it says: settings}; [] without any.
 
         A button moves the controls to its settings, and the others to where they began; it runs
         nothing.
         """
-        start, self.presets = self.settings, {}
-        for label, moved in (presets or {}).items():
-            self.presets[label] = button = ipywidgets.Button(
-                description=label, layout={"width": "auto"}
+        start = self.settings
+        self.presets = {}
+        for label, changed in (presets or {}).items():
+            values = {self.controls[name]: value for name, value in {**start, **changed}.items()}
+            button = ipywidgets.Button(
+                description=label, tooltip=f"Move the controls: {label}", layout={"width": "auto"}
             )
-            button.tooltip = f"Move the controls: {label}"
-            values = {self.controls[name]: value for name, value in (start | moved).items()}
             button.on_click(lambda _, values=values: self.snippet.move(values))
-        return (
-            [ipywidgets.Box([*self.presets.values()], layout={"flex_flow": "row wrap"})]
-            if presets
-            else []
-        )
+            self.presets[label] = button
+        if not presets:
+            return []
+        return [ipywidgets.Box([*self.presets.values()], layout={"flex_flow": "row wrap"})]
 
 
 class Explorer(Shell):
-    """Controls over a chart; `display()` puts it on the page with a picture of the chart as its
-    fallback.
+    """Controls over a chart, with a picture of the chart where no kernel runs.
 
-    compute, chart, describe: as in the module's docstring.  controls: {keyword of compute:
-    ipywidget with a value}.
+    compute, chart, describe: as in the module's docstring.
+    controls: {keyword of compute: ipywidget with a value}.
     variables: {name in the reader's notebook: value}, what a cell has measured: compute's first
     arguments.
     code: settings -> the lines that compute them; by default an import and a call of compute.
@@ -129,16 +124,22 @@ class Explorer(Shell):
         code: Callable[[dict], str] | None = None,
         presets: dict[str, dict] | None = None,
     ):
-        self.compute, self.controls, self.variables = compute, controls, variables or {}
+        self.compute = compute
+        self.controls = controls
+        self.variables = variables or {}
         self._code = code or (lambda settings: call_code(compute, self.variables, settings))
-        self._one_at_a_time = threading.RLock()  # cells and controls have threads of their own
         self._describe = describe or (lambda **_: "")
-        self._start, self.tables = self.settings, self._computed()
+        # cells and controls have threads of their own
+        self._one_at_a_time = threading.RLock()
+        self._start = self.settings
+        self.tables = self._computed()
+        # timed the second time: what the first call had to load is not what a drag costs
         began = time.perf_counter()
-        self._computed()  # anew: what the first call had to load is not what a drag costs
+        self._computed()
+        is_quick = time.perf_counter() - began < MAX_DRAG_SECONDS
         for control in controls.values():
             if control.has_trait("continuous_update"):
-                control.continuous_update = time.perf_counter() - began < MAX_DRAG_SECONDS
+                control.continuous_update = is_quick
         self.chart = LiveChart(chart, **self.tables)
         self.sentence = ipywidgets.HTML(layout={"max_width": "860px"})
         self.snippet = Snippet()
@@ -170,15 +171,16 @@ class Explorer(Shell):
         return result if isinstance(result, dict) else {"table": result}
 
     def _moved(self, _) -> None:
-        with self._one_at_a_time:  # who comes last sees the newest settings
+        # whoever comes last sees the newest settings
+        with self._one_at_a_time:
             try:
                 self.tables = self._computed()
             except ValueError as error:
                 # two controls may not go together; the chart stays as it was, dimmed
                 self.sentence.value = notice(str(error), error=True)
-                self.box.add_class(REFUSED)
+                self.box.add_class(REFUSED_CLASS)
                 return
-            self.box.remove_class(REFUSED)
+            self.box.remove_class(REFUSED_CLASS)
             self.chart.push(**self.tables)
             self._update_text()
 
@@ -199,39 +201,40 @@ def browse(
     presets: dict[str, dict] | None = None,
     **look,
 ) -> Explorer:
-    """An explorer of a committed table: rows chosen by menus, drawn as means over units with t
-    intervals.
+    """An explorer of a committed table: menus choose rows, and means over units are drawn.
 
         browse(load("dose/rates"), "prompts", "follows", {"tokens": "unsure"}, series="source",
-        title="...")
+               title="...")
 
-    table: a row per unit (the column seed) and setting, as `unit_curve` takes it.  value: what is
-    drawn, a column or a choice of several.  start: {column: the value that its menu begins with, or
-    a control in its place}.  series: the column that tells lines apart.  labels: {column: its
-    menu's label}, of "value" too.  presets: as of an Explorer.
-    look: settings of `curve_chart`.  Settings of which the table has no row are refused in a
-    sentence.
+    table: a row per unit (the column seed) and setting, as `unit_curve` takes it.
+    value: what is drawn, a column or a choice of several.
+    start: {column: the value that its menu begins with, or a control in its place}.
+    series: the column that tells lines apart.  labels: {column: its menu's label}, of "value" too.
+    presets: as of an Explorer.  look: settings of `curve_chart`.
+
+    The intervals are t intervals. Settings of which the table has no row are refused in a sentence.
     """
-    values, labels = [value] if isinstance(value, str) else list(value), labels or {}
+    values = [value] if isinstance(value, str) else list(value)
+    labels = labels or {}
     controls = {}
     for name, first in start.items():
+        if isinstance(first, ipywidgets.Widget):
+            controls[name] = first
+            continue
+        # numbers first: they don't compare with texts
         options = sorted(table[name].unique().tolist(), key=lambda one: (isinstance(one, str), one))
-        is_control = isinstance(first, ipywidgets.Widget)
-        controls[name] = (
-            first if is_control else menu(first, options, labels.get(name, name.replace("_", " ")))
-        )
+        controls[name] = menu(first, options, labels.get(name, name.replace("_", " ")))
     if len(values) > 1:
         controls["value"] = menu(values[0], values, labels.get("value", "shown"))
     if series and "names" not in look:
         look["names"] = table[series].drop_duplicates().tolist()
 
     def compute(value=values[0], **chosen) -> dict[str, pd.DataFrame]:
-        kept = (table[list(chosen)] == pd.Series(chosen)).all(axis=1)
-        if not (kept & table[value].notna()).any():
-            raise ValueError(
-                f"The table has no row with {', '.join(f'{k} = {v}' for k, v in chosen.items())}."
-            )
-        return {"curve": unit_curve(table[kept], x, value, by=series)}
+        is_chosen = (table[list(chosen)] == pd.Series(chosen)).all(axis=1)
+        if not (is_chosen & table[value].notna()).any():
+            wanted = ", ".join(f"{name} = {setting}" for name, setting in chosen.items())
+            raise ValueError(f"The table has no row with {wanted}.")
+        return {"curve": unit_curve(table[is_chosen], x, value, by=series)}
 
     def chart(curve: pd.DataFrame):
         return curve_chart(curve, x, series=series, **look)
@@ -240,83 +243,87 @@ def browse(
         shown = settings.get("value", values[0])
         chosen = {name: one for name, one in settings.items() if name != "value"}
         rows = " & ".join(f"(table[{name!r}] == {_rounded(one)!r})" for name, one in chosen.items())
-        by, kept = f", by={series!r}" if series else "", f"table[{rows}]" if rows else "table"
-        return (
-            f"from workbook.statistics import unit_curve\n\nunit_curve({kept}, {x!r},"
-            f" {shown!r}{by})"
-        )
+        selection = f"table[{rows}]" if rows else "table"
+        by = f", by={series!r}" if series else ""
+        call = f"unit_curve({selection}, {x!r}, {shown!r}{by})"
+        return f"from workbook.statistics import unit_curve\n\n{call}"
 
     return Explorer(compute, chart, controls, describe, code=code, presets=presets)
 
 
 def frozen(explorer: Explorer, **grid: Sequence) -> dict:
-    """The explorer's chart as a Vega-Lite spec that moves in a static page: its own compute over a
-    grid of settings.
+    """The explorer's chart as a Vega-Lite spec that moves in a page without a kernel.
 
         frozen(explore_pair(), p_a=[0.1, 0.5, 0.9], angle=[0, 45, 90])
 
     grid: {control: the values that Vega's own slider or menu offers}, one or two of them; every
-    other control stands where it is. All rows travel with the page: 25 settings of a curve take
-    about half a megabyte. Settings that compute refuses show an empty chart.
+    other control stands where it is. The explorer's compute makes the rows of each setting, and all
+    of them travel with the page: 25 settings of a curve take about half a megabyte. Settings that
+    compute refuses show an empty chart.
     """
     tables: dict[str, list] = {}
     for values in product(*grid.values()):
         place = dict(zip(grid, values, strict=True))
+        settings = {**explorer.settings, **place}
         try:
-            result = explorer.compute(*explorer.variables.values(), **explorer.settings | place)
+            result = explorer.compute(*explorer.variables.values(), **settings)
         except ValueError:
             continue
-        for name, table in (result if isinstance(result, dict) else {"table": result}).items():
-            at = {f"at_{key}": value for key, value in place.items()}
-            short = [
-                {key: _rounded(one, 5) for key, one in row.items()} | at for row in rows(table)
-            ]
-            tables.setdefault(name, []).extend(short)
-
-    def filtered(node):
-        """The spec with a filter to the chosen setting before each transform that reads the tables."""
-        if not isinstance(node, dict):
-            return [filtered(one) for one in node] if isinstance(node, list) else node
-        inner = {key: filtered(one) for key, one in node.items()}
-        if isinstance(node.get("data"), dict) and node["data"].get("name") in tables:
-            chosen = [{"filter": f"datum.at_{key} === now_{key}"} for key in grid]
-            inner["transform"] = chosen + inner.get("transform", [])
-        return inner
-
-    def bound(key: str, values: list) -> dict:
-        """A Vega parameter that chooses among values, at the one that is nearest to where the
-        control stands.
-        """
-        now, label = explorer.settings[key], explorer.controls[key].description
-        is_number = all(
-            isinstance(one, int | float) and not isinstance(one, bool) for one in [*values, now]
-        )
-        value = min(values, key=lambda one: abs(one - now)) if is_number else now
-        steps = {round(b - a, 9) for a, b in pairwise(values)} if is_number else set()
-        look = {"input": "select", "options": values}
-        # exact in JavaScript
-        if len(steps) == 1 and min(steps) > 0 and all(isinstance(one, int) for one in values):
-            look = {"input": "range", "min": values[0], "max": values[-1], "step": steps.pop()}
-        return {"name": f"now_{key}", "value": value, "bind": look | {"name": f"{label} "}}
-
-    spec = filtered(explorer.chart.spec)
-    params = [bound(key, list(values)) for key, values in grid.items()]
-    return spec | {
+        at = {f"at_{key}": value for key, value in place.items()}
+        named = result if isinstance(result, dict) else {"table": result}
+        for name, table in named.items():
+            for row in rows(table):
+                short = {key: _rounded(one, 5) for key, one in row.items()}
+                tables.setdefault(name, []).append({**short, **at})
+    spec = _filtered(explorer.chart.spec, tables, grid)
+    params = [_bound_parameter(explorer, key, list(values)) for key, values in grid.items()]
+    return {
+        **spec,
         "params": params + spec.get("params", []),
         "datasets": {**explorer.chart.data, **tables},
     }
 
 
-def call_code(compute: Callable, variables, settings: dict) -> str:
-    """An import of a function, and the call of it with variables by name and settings by value.
+def _filtered(node, tables, grid):
+    """A spec with a filter to the chosen setting before each transform that reads the tables."""
+    if isinstance(node, list):
+        return [_filtered(one, tables, grid) for one in node]
+    if not isinstance(node, dict):
+        return node
+    inner = {key: _filtered(one, tables, grid) for key, one in node.items()}
+    if isinstance(node.get("data"), dict) and node["data"].get("name") in tables:
+        chosen = [{"filter": f"datum.at_{key} === now_{key}"} for key in grid]
+        inner["transform"] = chosen + inner.get("transform", [])
+    return inner
 
-    The import of a generator's function is followed by the list of what it yields.
-    """
-    values = ", ".join(
-        [*variables, *(f"{name}={_rounded(value)!r}" for name, value in settings.items())]
+
+def _bound_parameter(explorer: Explorer, key: str, values: list) -> dict:
+    """A Vega parameter that chooses among values; it begins at the nearest to the control's."""
+    now = explorer.settings[key]
+    label = explorer.controls[key].description
+    is_number = all(
+        isinstance(one, int | float) and not isinstance(one, bool) for one in [*values, now]
     )
-    call = f"{compute.__name__}({values})"
-    call = f"list({call})" if inspect.isgeneratorfunction(inspect.unwrap(compute)) else call
+    value = now
+    input_ = {"input": "select", "options": values}
+    if is_number:
+        value = min(values, key=lambda one: abs(one - now))
+        steps = {round(b - a, 9) for a, b in pairwise(values)}
+        # a slider over whole numbers is exact in JavaScript, any other value goes into a menu
+        if len(steps) == 1 and min(steps) > 0 and all(isinstance(one, int) for one in values):
+            input_ = {"input": "range", "min": values[0], "max": values[-1], "step": steps.pop()}
+    return {"name": f"now_{key}", "value": value, "bind": {**input_, "name": f"{label} "}}
+
+
+def call_code(compute: Callable, variables, settings: dict) -> str:
+    """An import of a function, and its call with variables by name and settings by value.
+
+    Of a generator's function it is the list of what it yields.
+    """
+    arguments = [*variables, *(f"{name}={_rounded(value)!r}" for name, value in settings.items())]
+    call = f"{compute.__name__}({', '.join(arguments)})"
+    if inspect.isgeneratorfunction(inspect.unwrap(compute)):
+        call = f"list({call})"
     return f"from {compute.__module__} import {compute.__name__}\n\n{call}"
 
 
@@ -346,12 +353,16 @@ def slider(
 
 
 def power_slider(value: int, most: int, label: str, least: int = 1, zero: str | None = None):
-    """A slider over the powers of 2 from least to most, shown as themselves; zero: words for 0 at
-    its low end.
+    """A slider over the powers of 2 from least to most, shown as themselves.
+
+    zero: words for 0 at its low end.
     """
-    powers = [2**k for k in range(most.bit_length()) if least <= 2**k <= most]
-    numbers = sorted({*powers, *([] if zero else [value]), *([value] if value else [])})
-    options = [*([(zero, 0)] if zero else []), *((str(number), number) for number in numbers)]
+    numbers = {2**k for k in range(most.bit_length()) if least <= 2**k <= most}
+    if value or not zero:
+        numbers.add(value)
+    options = [(str(number), number) for number in sorted(numbers)]
+    if zero:
+        options.insert(0, (zero, 0))
     index = [number for _, number in options].index(value)
     return ipywidgets.SelectionSlider(
         index=index, options=options, description=label, **_look(label)
@@ -364,22 +375,19 @@ def log_slider(value, low, high, label: str, step: float = 0.1) -> ipywidgets.Fl
 
 
 class LogSlider(ipywidgets.FloatLogSlider):
-    """A slider over powers of ten that says 0.01, as code does; ipywidgets' own check knows no
-    format without zeros.
+    """A slider over powers of ten that says 0.01, as code does.
+
+    ipywidgets' own check knows no format without trailing zeros.
     """
 
     readout_format = traitlets.Unicode(".2~g").tag(sync=True)
 
 
 def value_of(control: ipywidgets.ValueWidget):
-    """What a control shows: its value, of a slider over powers of ten the two figures that stand
-    beside it.
-    """
-    return (
-        float(f"{control.value:.2g}")
-        if isinstance(control, ipywidgets.FloatLogSlider)
-        else control.value
-    )
+    """What a control shows: its value, of a logarithmic slider in two figures."""
+    if isinstance(control, ipywidgets.FloatLogSlider):
+        return float(f"{control.value:.2g}")
+    return control.value
 
 
 def menu(value, options, label: str) -> ipywidgets.Dropdown:
@@ -388,9 +396,7 @@ def menu(value, options, label: str) -> ipywidgets.Dropdown:
 
 
 class Menu(ipywidgets.Dropdown):
-    """A menu in which None is an option as any other; ipywidgets takes it for no choice, and shows
-    nothing.
-    """
+    """A menu in which None is an option as any other; ipywidgets takes it for no choice."""
 
     def __init__(self, options, value, **kwargs):
         super().__init__(options=options, value=value, **kwargs)
@@ -411,11 +417,12 @@ def switch(value: bool, label: str) -> ipywidgets.Checkbox:
 
 
 def _look(label: str) -> dict:
-    look = {
+    """Width and tooltip of a control; tooltips by label stand in data/book/hints.yaml."""
+    return {
         "style": {"description_width": "170px"},
         "layout": {"width": "420px", "max_width": "100%"},
+        "tooltip": _hints().get(label, f"{label}."),
     }
-    return look | {"tooltip": _hints().get(label, f"{label}.")}
 
 
 @functools.cache
@@ -424,5 +431,5 @@ def _hints() -> dict[str, str]:
 
 
 def _rounded(value, digits: int = 6):
-    """A number without the tail that a slider's binary fractions leave: 0.30000000000000004 -> 0.3."""
+    """A number without the tail of binary fractions: 0.30000000000000004 -> 0.3."""
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value

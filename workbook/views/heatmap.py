@@ -1,11 +1,10 @@
-"""TokenHeatmap: the rollouts of a group, one cell a token, coloured by any column of the token
-table.
+"""TokenHeatmap: a group's rollouts, one cell a token, coloured by any column of its token table.
 
 They stand aligned by position or as text to read (the buttons, or m). Hover over a token to see its
-row below, click it (or walk there with the arrow keys and press Enter) to pin it: the same word
-lights up elsewhere, and the panel says who moved the token, and what the recorded steps of a run
-did to its word. A second pane shows another column or another step in the same colours. Texts are
-never parsed.
+row below, click it (or walk there with the arrow keys and press Enter) to pin it. The same word
+then lights up elsewhere, and the panel says who moved the token, and what the recorded steps of a
+run did to its word. A second pane shows another column or another step in the same colours. Texts
+are never parsed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import traitlets
 
 from workbook.messages import InvalidValue, Stopped, reporting
 from workbook.rollouts import token_biography
-from workbook.views.live import HERE, PageWidget, display_widget
+from workbook.views.live import SCRIPTS, PageWidget, display_widget
 from workbook.views.style import (
     apply_theme,
     figure_number,
@@ -48,11 +47,13 @@ from workbook.views.tokens import biography_table, describe_token, explanation_d
 
 # auto: aligned where whole answers are seen so, else as text to read
 MODES = ("auto", "align", "read")
-MOVES = "moves pinned"  # the column of what each token does to the pinned one
-PICTURE_ROLLOUTS = 8  # of the fallback picture
-# of a table that was removed or damaged since it was listed
-UNREADABLE = (ValueError, OSError, KeyError)
-NO_TOKENS = (
+# the column of what each token does to the pinned one
+MOVES = "moves pinned"
+# rollouts in the picture for where no kernel runs
+_PICTURE_ROLLOUTS = 8
+# errors of a table that was removed or damaged since it was listed
+_UNREADABLE = (ValueError, OSError, KeyError)
+_NO_TOKENS = (
     "This run has recorded no tokens so far: wait for its first step, or train with"
     " record_tokens=10, which keeps a table of every tenth."
 )
@@ -60,16 +61,13 @@ NO_TOKENS = (
 
 def page_script() -> str:
     """A script for a page without a kernel, which defines renderHeatmap({model, el})."""
-    source = (HERE / "heatmap.js").read_text("utf-8").replace("export default { render };", "")
-    return (
-        f"(() => {{\n{source}\nPALETTE = {json.dumps(PALETTE)};\nwindow.renderHeatmap ="
-        " render;\n})();"
-    )
+    source = (SCRIPTS / "heatmap.js").read_text("utf-8").replace("export default { render };", "")
+    palette = f"PALETTE = {json.dumps(PALETTE)};"
+    return f"(() => {{\n{source}\n{palette}\nwindow.renderHeatmap = render;\n}})();"
 
 
 class TokenHeatmap(PageWidget):
-    """A widget over a token table, or over the recorded steps of a run; a PNG of its first rollouts
-    without a kernel.
+    """A widget over a token table, or over the recorded steps of a run.
 
     table: columns group, rollout, position, token, and whatever is known of each token, coloured as
     `token_strip` does. Or a run, which is anything with token_steps() and tokens(step): a slider
@@ -77,14 +75,15 @@ class TokenHeatmap(PageWidget):
     column: the one to begin with, else advantage; of a run dlogp, how far the step moved each
     log-probability.
     group: which one, else the first; of a run the first that the step pushed.
-    explain: explanation of a token by all weights, `workbook.probes.TokenExplainer(policy,
-    rollouts, lr)` of the rollouts that the first table lists: pinning then shows who moved the
-    token, as soon as that is computed (in a thread, with progress and Stop; `wait()` waits for it,
-    and `explanation` holds it).
     step: of a run, the recorded step to begin with, else the newest.
     compare: what stands beside, in the same colours: another column, or another recorded step of
     the run.
+    explain: explanation of a token by all weights, `workbook.probes.TokenExplainer(policy,
+    rollouts, lr)` of the rollouts that the first table lists. Pinning then shows who moved the
+    token, once a thread has computed it, with progress and Stop; `wait()` waits for it, and
+    `explanation` holds it.
 
+    Without a kernel it is a PNG of its first rollouts.
     Raises ValueError for what is missing: columns, places, the group, column or step, or all that a
     run has recorded.
     """
@@ -92,24 +91,29 @@ class TokenHeatmap(PageWidget):
     kind = traitlets.Unicode("heatmap").tag(sync=True)
     palette = traitlets.Dict(PALETTE).tag(sync=True)
     title = traitlets.Unicode().tag(sync=True)
-    main = traitlets.Dict().tag(sync=True)  # of `token_look.wire`
+    # of `token_look.wire`
+    main = traitlets.Dict().tag(sync=True)
     # the second pane: wire, name and note of another step's table
     other = traitlets.Dict().tag(sync=True)
     groups = traitlets.List().tag(sync=True)
     group = traitlets.Int().tag(sync=True)
     column = traitlets.Unicode().tag(sync=True)
     mode = traitlets.Enum(MODES, "auto").tag(sync=True)
-    choices = traitlets.List().tag(sync=True)  # what may be compared with
-    compare = traitlets.Unicode().tag(sync=True)  # one of them, "": nothing
-    pinned = traitlets.Int(-1).tag(sync=True)  # a token's number in the group, -1: none
+    # what may be compared with, and the one that is; "": nothing
+    choices = traitlets.List().tag(sync=True)
+    compare = traitlets.Unicode().tag(sync=True)
+    # a token's number in the group, -1: none
+    pinned = traitlets.Int(-1).tag(sync=True)
     # float32: nats by which each token moved the pinned one
     moves = traitlets.Bytes().tag(sync=True)
     moves_limit = traitlets.Float(1.0).tag(sync=True)
-    details = traitlets.Dict().tag(sync=True)  # lines, tables, and the tokens that are marked
-    steps = traitlets.List().tag(sync=True)  # recorded ones; empty without a run
+    # lines, tables, and the tokens that are marked
+    details = traitlets.Dict().tag(sync=True)
+    # recorded steps; empty without a run
+    steps = traitlets.List().tag(sync=True)
     step = traitlets.Int(-1).tag(sync=True)
     message = traitlets.Unicode().tag(sync=True)
-    # text and share of an explanation that is made; {} without one
+    # text and share of an explanation under way; {} without one
     busy = traitlets.Dict().tag(sync=True)
 
     def __init__(
@@ -122,48 +126,74 @@ class TokenHeatmap(PageWidget):
         explain: Callable | None = None,
     ):
         self.run = None if isinstance(table, pd.DataFrame) else table
-        steps = [] if self.run is None else sorted(map(int, self.run.token_steps()))
-        if self.run is not None and not steps:
-            raise ValueError(NO_TOKENS)
-        for asked in (step, compare):
-            if isinstance(asked, int) and asked not in steps:
-                known = f"choose one of {steps[:8]}" if steps else NO_TOKENS
-                raise InvalidValue("step", asked, f"a recorded step: {known}")
-        self.explain, self.explanation, self._number = explain, None, ""
-        self._asked, self._worker, self._lock = None, None, threading.Lock()
-        self._first_step = self._shown_step = step if step is not None else max(steps, default=-1)
-        column = printable(column or ("advantage" if self.run is None else "dlogp"))
-        self.table = to_drawable(table if self.run is None else self.run.tokens(self._shown_step))
+        steps = self._recorded_steps(step, compare)
+        self.explain = explain
+        self.explanation = None
+        self._number = ""
+        # the place whose explanation was asked for last, and the thread that makes it
+        self._asked: tuple[int, int] | None = None
+        self._worker: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+        # the table of the step that is shown
+        first_step = max(steps, default=-1) if step is None else step
+        self._first_step = first_step
+        self._shown_step = first_step
+        self.table = to_drawable(table if self.run is None else self.run.tokens(first_step))
+        if column is None:
+            column = "advantage" if self.run is None else "dlogp"
+        column = printable(column)
         require_columns(self.table, () if column == MOVES else (column,), "TokenHeatmap")
         # colours of one scale at all steps, so that they can be compared
-        self._ends = [
-            to_drawable(self.run.tokens(one)) for one in dict.fromkeys((*steps[:1], *steps[-1:]))
-        ]
+        ends = dict.fromkeys((*steps[:1], *steps[-1:]))
+        self._ends = [to_drawable(self.run.tokens(one)) for one in ends]
+
+        beside = ""
         if isinstance(compare, str):
             require_columns(self.table, (compare,), "compare=")
-        beside = (
-            ""
-            if compare is None
-            else f"step {compare}"
-            if isinstance(compare, int)
-            else f"column {compare}"
-        )
+            beside = f"column {compare}"
+        elif compare is not None:
+            beside = f"step {compare}"
         groups = self._groups()
-        if group is None:
-            pushes = "push" in self.table and self.run is not None
-            pushed = self.table.loc[self.table["push"].abs() > 0, "group"] if pushes else ()
-            group = pushed.iloc[0] if len(pushed) else groups[0]
-        group = int(group)
+        group = self._first_pushed(groups) if group is None else int(group)
         if group not in groups:
             raise InvalidValue("group", group, f"in the table: choose one of {groups[:8]}")
-        start = {"groups": groups, "group": group, "steps": steps, "step": self._shown_step}
-        super().__init__(**start, column=column, compare=beside)
+        super().__init__(
+            groups=groups,
+            group=group,
+            steps=steps,
+            step=first_step,
+            column=column,
+            compare=beside,
+        )
         self._send_group()
         self.observe(self._regroup, "group")
         self.observe(self._send_group, "compare")
         self.observe(self._explain, "pinned")
         self.observe(self._restep, "step")
         self.on_msg(self._answer)
+
+    def _recorded_steps(self, step, compare) -> list[int]:
+        """The run's recorded steps; ValueError without any, and for one asked for that is none."""
+        if self.run is None:
+            steps = []
+        else:
+            steps = sorted(map(int, self.run.token_steps()))
+            if not steps:
+                raise ValueError(_NO_TOKENS)
+        for one in (step, compare):
+            if isinstance(one, int) and one not in steps:
+                known = f"choose one of {steps[:8]}" if steps else _NO_TOKENS
+                raise InvalidValue("step", one, f"a recorded step: {known}")
+        return steps
+
+    def _first_pushed(self, groups: list[int]) -> int:
+        """The first group that the step of a run pushed; else the first."""
+        if self.run is not None and "push" in self.table:
+            pushed = self.table.loc[self.table["push"].abs() > 0, "group"]
+            if len(pushed):
+                return int(pushed.iloc[0])
+        return groups[0]
 
     def _groups(self) -> list[int]:
         return [int(label) for label in pd.unique(self.table["group"])]
@@ -174,9 +204,8 @@ class TokenHeatmap(PageWidget):
 
     def pin(self, rollout: int, position: int) -> None:
         """Pin a token as a click would; ValueError if the group shows no token there."""
-        places = np.flatnonzero(
-            (self.rows["rollout"] == rollout) & (self.rows["position"] == position)
-        )
+        rows = self.rows
+        places = np.flatnonzero((rows["rollout"] == rollout) & (rows["position"] == position))
         if not len(places):
             raise InvalidValue(
                 "position",
@@ -188,24 +217,21 @@ class TokenHeatmap(PageWidget):
 
     def picture(self) -> tuple[dict, dict]:
         """The static half of its mime bundle: the first rollouts of the group, as text."""
-        rows, column = self.rows, self.column
+        rows = self.rows
+        column = self.column
         if column == MOVES:
-            rows = rows.assign(
-                **{MOVES: np.frombuffer(self.moves, "<f4") if self.moves else np.nan}
-            )
-        others = [
+            moves = np.frombuffer(self.moves, "<f4") if self.moves else np.nan
+            rows = rows.assign(**{MOVES: moves})
+        compared = [
             one[column]
             for one in self._ends or [self.table]
             if column in one and is_number(one[column])
         ]
-        scale = scale_of(column, *others) if others else None
-        rows = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:PICTURE_ROLLOUTS])]
-        return picture(
-            prefix_title(
-                apply_theme(token_strip(rows, column, self.group, scale=scale).to_dict()),
-                self._number,
-            )
-        )
+        scale = scale_of(column, *compared) if compared else None
+        first_rollouts = pd.unique(rows["rollout"])[:_PICTURE_ROLLOUTS]
+        rows = rows[rows["rollout"].isin(first_rollouts)]
+        spec = token_strip(rows, column, self.group, scale=scale).to_dict()
+        return picture(prefix_title(apply_theme(spec), self._number))
 
     def _ipython_display_(self, **_) -> None:
         if not self._number:
@@ -213,62 +239,73 @@ class TokenHeatmap(PageWidget):
             self.title = self._number + self.title
         display_widget(self, self)
 
-    # -- what the page is sent
-    # -----------------------------------------------------------------------------------------
+    # --- what the page is sent
 
     def _send_group(self, _=None) -> None:
         """Send the page one group's tokens, and what stands beside them."""
-        at = "" if self.run is None else f" at step {self.step}"
-        sent = wire(self.rows, self.table, self._ends)
+        main = wire(self.rows, self.table, self._ends)
         if self.explain is not None and self.step == self._first_step:
-            look = {
-                "moves": True,
-                "center": 0,
-                "side": 0,
-                "unit": COLUMN_UNITS[MOVES],
-                "meaning": legend_words(MOVES, ColorScale(1.0)),
-            }
-            sent["columns"].append(name_and_words(MOVES) | look)
-        numbers = [
+            main["columns"].append(
+                {
+                    **name_and_words(MOVES),
+                    "moves": True,
+                    "center": 0,
+                    "side": 0,
+                    "unit": COLUMN_UNITS[MOVES],
+                    "meaning": legend_words(MOVES, ColorScale(1.0)),
+                }
+            )
+        other = {}
+        if self.compare.startswith("step "):
+            try:
+                other = self._other_step(int(self.compare.removeprefix("step ")))
+            except _UNREADABLE as error:
+                self.message = printable(f"{self.compare} can't be shown: {error}")
+        at = "" if self.run is None else f" at step {self.step}"
+        columns = [
             name
             for name in self.table
             if is_number(self.table[name]) and name not in {*PLACE_COLUMNS, "reward"}
         ]
-        other = {}
-        try:
-            if self.compare.startswith("step "):
-                table = to_drawable(self.run.tokens(int(self.compare.removeprefix("step "))))
-                same = table["prompt"].isin(self.rows["prompt"])
-                group = table.loc[same if same.any() else table.index, "group"].iloc[0]
-                note = f"other rollouts, of {'the same' if same.any() else 'another'} prompt"
-                rows = wire(table[table["group"] == group], table, self._ends)
-                other = rows | {"name": self.compare, "note": note}
-        except UNREADABLE as error:
-            self.message = printable(f"{self.compare} can't be shown: {error}")
         with self.hold_sync():
             self.title = f"{self._number}Tokens of group {self.group}{at}, rollout by rollout"
-            self.main, self.other = sent, other
-            others = [f"step {step}" for step in self.steps if step != self.step]
-            self.choices = others + [f"column {name}" for name in numbers]
+            self.main = main
+            self.other = other
+            steps = [f"step {step}" for step in self.steps if step != self.step]
+            self.choices = steps + [f"column {name}" for name in columns]
+
+    def _other_step(self, step: int) -> dict:
+        """Another step's group of the same prompt, or its first group, as the page gets it."""
+        table = to_drawable(self.run.tokens(step))
+        is_same = table["prompt"].isin(self.rows["prompt"])
+        group = table.loc[is_same if is_same.any() else table.index, "group"].iloc[0]
+        prompt = "the same" if is_same.any() else "another"
+        return {
+            **wire(table[table["group"] == group], table, self._ends),
+            "name": self.compare,
+            "note": f"other rollouts, of {prompt} prompt",
+        }
 
     def _regroup(self, _) -> None:
         with self.hold_sync():
             self.pinned = -1
             self._send_group()
 
-    # -- the steps of a run
-    # --------------------------------------------------------------------------------------------
+    # --- the steps of a run
 
     def show_step(self, step: int) -> None:
-        """Show the recorded step that is nearest to `step`, and say so if it is another; ValueError
-        without a run.
+        """Show the recorded step that is nearest to `step`, and say so if it is another.
+
+        Raises ValueError without a run.
         """
         if self.run is None:
             raise ValueError(
                 "This heatmap shows a table and no run, so it has no steps: TokenHeatmap(run) has."
             )
         self.look()
-        self.step = nearest = min(self.steps, key=lambda known: (abs(known - step), known))
+        nearest = min(self.steps, key=lambda known: (abs(known - step), known))
+        self.step = nearest
+        # it stays another where the nearest can't be read
         if self.step == nearest != step:
             self.message = (
                 f"Step {step} has no token table; this is the nearest that was recorded, step"
@@ -276,13 +313,12 @@ class TokenHeatmap(PageWidget):
             )
 
     def look(self) -> None:
+        """Look for steps that were recorded since, and say so if there are none."""
         before = self.steps
         self.steps = sorted(map(int, self.run.token_steps())) or before
-        self.message = (
-            ""
-            if self.steps != before
-            else f"The newest step that is recorded is step {max(before)}."
-        )
+        self.message = ""
+        if self.steps == before:
+            self.message = f"The newest step that is recorded is step {max(before)}."
 
     def _restep(self, _) -> None:
         """Show another recorded step, the same word pinned; keep this one if it can't be read."""
@@ -291,23 +327,24 @@ class TokenHeatmap(PageWidget):
         pinned = self.rows.iloc[self.pinned] if self.pinned >= 0 else None
         try:
             self.table = to_drawable(self.run.tokens(self.step))
-        except UNREADABLE as error:
+        except _UNREADABLE as error:
             self.message = printable(f"Step {self.step} can't be shown: {error}")
             self.step = self._shown_step
             return
         with self.hold_sync():
-            self._shown_step, self.message, self.groups = self.step, "", self._groups()
+            self._shown_step = self.step
+            self.message = ""
+            self.groups = self._groups()
             if self.group in self.groups:
                 self._regroup(None)
             else:
                 self.group = self.groups[0]
             if pinned is not None:
-                column, rows = (
-                    "token_id" if "token_id" in pinned else "token",
-                    self.rows.reset_index(drop=True),
-                )
+                column = "token_id" if "token_id" in pinned else "token"
+                rows = self.rows.reset_index(drop=True)
                 same = rows[rows[column] == pinned[column]]
-                if len(same):  # the nearest to its place
+                # the one that is nearest to its place
+                if len(same):
                     self.pinned = int((same["position"] - pinned["position"]).abs().idxmin())
 
     def _answer(self, _, content: dict, buffers) -> None:
@@ -316,8 +353,7 @@ class TokenHeatmap(PageWidget):
         if content == {"kind": "look"}:
             self.look()
 
-    # -- the pinned token, and the thread that explains it
-    # -------------------------------------------------------------
+    # --- the pinned token, and the thread that explains it
 
     def wait(self) -> TokenHeatmap:
         if self._worker is not None:
@@ -331,15 +367,18 @@ class TokenHeatmap(PageWidget):
     def _explain(self, _) -> None:
         """Send the page what is known of the pinned token, and ask for who moved it."""
         self.stop_explaining()
-        self.moves, self.details, self.explanation, self.message = b"", {}, None, ""
+        self.moves = b""
+        self.details = {}
+        self.explanation = None
+        self.message = ""
         if not 0 <= self.pinned < len(self.rows):
             return
         row = self.rows.iloc[self.pinned]
         word = visible(row["token"], MAX_CHARACTERS)
-        known = row["token_id"] if "token_id" in row else row["token"]
-        tables = (
-            [] if self.run is None else [biography_table(token_biography(self.run, known), word)]
-        )
+        tables = []
+        if self.run is not None:
+            token = row["token_id"] if "token_id" in row else row["token"]
+            tables.append(biography_table(token_biography(self.run, token), word))
         self.details = {"lines": [describe_token(row)], "tables": tables}
         if self.explain is None or self.step != self._first_step:
             return
@@ -352,7 +391,8 @@ class TokenHeatmap(PageWidget):
 
     def _explain_asked(self, place: tuple[int, int]) -> None:
         """Explain a token, unless another was asked for since; one at a time."""
-        explanation, message = None, ""
+        explanation = None
+        message = ""
         with self._lock:
             try:
                 with reporting(lambda *state: self._report(place, *state)):
@@ -360,12 +400,15 @@ class TokenHeatmap(PageWidget):
                     explanation = self.explain(*place)
             except Stopped:
                 message = "Stopped: this token is not explained."
-            except Exception as error:  # whatever it is, the page should say it
+            # whatever it is, the page should say it
+            except Exception as error:
                 message = printable(f"This token can't be explained: {error}")
             if self._asked is place and explanation is not None:
                 self._show_explanation(explanation)
-            if self._asked is place or self._asked is None:  # no newer pin
-                self.busy, self.message = {}, message or self.message
+            # unless a newer pin waits for the lock
+            if self._asked is place or self._asked is None:
+                self.busy = {}
+                self.message = message or self.message
 
     def _report(
         self, place: tuple[int, int], done: int = -1, total: int = 0, what: str = ""
@@ -376,15 +419,18 @@ class TokenHeatmap(PageWidget):
             self.busy = {"text": f"{what}: {done} of {total}", "share": done / total}
 
     def _show_explanation(self, explanation) -> None:
-        self.explanation, rows, keys = explanation, self.rows, ["rollout", "position"]
-        nats = explanation.tokens.set_index(keys)["moved"]
-        # 0: it pushed nothing
-        moved = nats.reindex(pd.MultiIndex.from_frame(rows[keys])).fillna(0.0).to_numpy()
+        self.explanation = explanation
+        rows = self.rows
+        place = ["rollout", "position"]
+        nats = explanation.tokens.set_index(place)["moved"]
+        # a token that is not listed pushed nothing
+        moved = nats.reindex(pd.MultiIndex.from_frame(rows[place])).fillna(0.0).to_numpy()
+        known = explanation_details(rows, explanation)
         with self.hold_sync():
-            self.moves_limit, self.moves = limit(moved), moved.astype("<f4").tobytes()
-            known = explanation_details(rows, explanation)
-            lines, tables = (
-                self.details["lines"] + known["lines"],
-                known["tables"] + self.details["tables"],
-            )
-            self.details = {"lines": lines, "tables": tables, "marked": known["marked"]}
+            self.moves_limit = limit(moved)
+            self.moves = moved.astype("<f4").tobytes()
+            self.details = {
+                "lines": self.details["lines"] + known["lines"],
+                "tables": known["tables"] + self.details["tables"],
+                "marked": known["marked"],
+            }

@@ -1,12 +1,13 @@
-"""A chart that is embedded once and afterwards only receives rows, and widgets that leave a picture
-behind.
+"""A chart that is embedded once and then only receives rows, and widgets that leave a picture.
 
 Redrawing a chart by replacing its output flickers and makes the page jump; replacing its spec leaks
 listeners. `LiveChart` splits an Altair chart into its spec and its tables: the spec stays the same,
 only the tables travel. Building an Altair chart takes tens of milliseconds, so a chart that follows
-a slider is built once, over its tables, and then `push`ed rows. Vega has 0.9 MB, and a page shows a
-dozen widgets of a kind: Vega and our modules travel once, packed, in one hidden widget to which
-those of a page refer (`Shared`; shared.js also saves the widgets).
+a slider is built once, over its tables, and then `push`ed rows.
+
+Vega has 0.9 MB, and a page shows a dozen widgets of a kind. So Vega and our modules travel once,
+gzipped, in one hidden widget to which those of a page refer (`Shared`). shared.js also saves the
+widgets with their notebook.
 """
 
 import gzip
@@ -36,58 +37,61 @@ from workbook.views.style import (
     vegalite_version,
 )
 
-HERE = Path(__file__).parent
-_opened: list["Shared"] = []  # the one of this kernel
-KINDS = ("live", "heatmap", "predict")  # of widgets with a module of their own
+SCRIPTS = Path(__file__).parent
+# widgets that have a module of their own
+_KINDS = ("live", "heatmap", "predict")
+# the one of this kernel, if it was opened
+_opened: list["Shared"] = []
 
 
 @cache
 def vega_module() -> bytes:
     """A module that exports vegaEmbed and needs nothing from elsewhere, gzipped.
 
-    Bundling takes a second of each kernel, so the first bundle is kept in the cache folder, under
-    the versions in it.
+    Bundling takes a second of each kernel, so the first bundle is cached, under the versions in it.
     """
     version = vegalite_version()
-    kept = cache_folder() / f"vega-lite-{version}-of-vl-convert-{vl_convert.__version__}.js.gz"
-    with suppress(OSError, EOFError):  # not there, or cut off: bundled anew
-        gzip.decompress(module := kept.read_bytes())
+    name = f"vega-lite-{version}-of-vl-convert-{vl_convert.__version__}.js.gz"
+    cached = cache_folder() / name
+    # a file that is missing or cut off is made anew
+    with suppress(OSError, EOFError):
+        module = cached.read_bytes()
+        gzip.decompress(module)
         return module
-    module = gzip.compress(
-        vl_convert.javascript_bundle("export { vegaEmbed };", vl_version=version).encode(), mtime=0
-    )
+    bundle = vl_convert.javascript_bundle("export { vegaEmbed };", vl_version=version)
+    module = gzip.compress(bundle.encode(), mtime=0)
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(module)
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        cached.write_bytes(module)
     return module
 
 
 class Shared(anywidget.AnyWidget):
-    """What the widgets of a page share, sent to it once: Vega, modules, looks, and names for who
-    hears a page.
-    """
+    """What the widgets of a page share, sent to it once: Vega, their modules, and their looks."""
 
-    _esm = (HERE / "shared.js").read_text(encoding="utf-8")
+    _esm = (SCRIPTS / "shared.js").read_text(encoding="utf-8")
     _css = "".join(
-        (HERE / f"{name}.css").read_text(encoding="utf-8")
+        (SCRIPTS / f"{name}.css").read_text(encoding="utf-8")
         for name in ("shared", "heatmap", "predict")
     )
     vega = traitlets.Bytes().tag(sync=True)
-    modules = traitlets.Bytes().tag(sync=True)  # gzipped JSON: {kind: source}
+    # gzipped JSON: {kind: source}
+    modules = traitlets.Bytes().tag(sync=True)
 
 
 def shared() -> Shared:
     """The hidden widget of this kernel, opened when it is first asked for and if it was closed."""
     if not _opened or _opened[-1].comm is None:
-        modules = json.dumps({kind: (HERE / f"{kind}.js").read_text("utf-8") for kind in KINDS})
-        _opened[:] = [Shared(vega=vega_module(), modules=gzip.compress(modules.encode()))]
+        modules = {kind: (SCRIPTS / f"{kind}.js").read_text("utf-8") for kind in _KINDS}
+        compressed = gzip.compress(json.dumps(modules).encode())
+        _opened[:] = [Shared(vega=vega_module(), modules=compressed)]
     return _opened[-1]
 
 
 class PageWidget(anywidget.AnyWidget):
-    """A widget whose `kind`, one of `KINDS`, is drawn by the page's module of that name."""
+    """A widget that the page's module of the name `kind` draws."""
 
-    _esm = (HERE / "part.js").read_text(encoding="utf-8")
+    _esm = (SCRIPTS / "part.js").read_text(encoding="utf-8")
     shared = traitlets.Instance(ipywidgets.Widget).tag(sync=True, **ipywidgets.widget_serialization)
 
     def __init__(self, **traits):
@@ -139,25 +143,20 @@ def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:
 
 
 def close(widget: ipywidgets.Widget) -> None:
-    """Close a widget with all that is in it and belongs to it; ipywidgets keeps what is open, and
-    with it its data.
-    """
-    for part in (
-        *getattr(widget, "children", ()),
-        getattr(widget, "layout", None),
-        getattr(widget, "style", None),
-    ):
+    """Close a widget with its children, layout and style: ipywidgets keeps what is open."""
+    parts = [*getattr(widget, "children", ())]
+    parts += [getattr(widget, "layout", None), getattr(widget, "style", None)]
+    for part in parts:
         if isinstance(part, ipywidgets.Widget):
             close(part)
     widget.close()
 
 
 class LiveChart(PageWidget):
-    """An Altair chart as a widget, or `chart(**tables)`, which `push(**tables)` redraws; a PNG
-    without a kernel.
+    """An Altair chart as a widget, or `chart(**tables)`, which `push(**tables)` redraws.
 
-    Safe to push to from a thread, since only traits are set. The page's element says in
-    `data-drawn` which version of the data it shows.
+    Without a kernel it is a PNG. A thread may push, since only traits are set. The page's element
+    says in `data-drawn` which version of the data it shows.
     """
 
     kind = traitlets.Unicode("live").tag(sync=True)
@@ -169,32 +168,39 @@ class LiveChart(PageWidget):
 
     def __init__(self, chart, /, **tables: pd.DataFrame):
         spec = spec_over(chart, tables) if tables else to_spec(chart)
-        data = spec.pop("datasets", {})  # even beside named tables: a rule at a datum has its own
-        data |= {name: rows(table) for name, table in tables.items()}
+        # a rule at a datum has a data set of its own, even beside named tables
+        data = spec.pop("datasets", {})
+        data.update({name: rows(table) for name, table in tables.items()})
         super().__init__(spec=apply_theme(spec), data=data)
-        self._chart, self._tables, self._about = chart, tables, self.spec.get("description", "")
+        self._chart = chart
+        self._tables = tables
+        self._description = self.spec.get("description", "")
 
     def push(self, **tables: pd.DataFrame) -> None:
         """Show these tables instead, those not named staying as they are."""
         self._tables = self._tables | tables
-        with self.hold_sync():  # one message
+        # data and version travel in one message
+        with self.hold_sync():
             self.data = self.data | {name: rows(table) for name, table in tables.items()}
             self.version += 1
 
     def describe(self) -> None:
         """Make the description that of what is drawn now."""
-        if self.version and self._tables and self._about:
-            number = self.spec["description"].removesuffix(self._about)
-            self._about = spec_over(self._chart, self._tables).get("description", self._about)
-            self.spec = self.spec | {"description": number + self._about}
+        if not (self.version and self._tables and self._description):
+            return
+        number = self.spec["description"].removesuffix(self._description)
+        spec = spec_over(self._chart, self._tables)
+        self._description = spec.get("description", self._description)
+        self.spec = {**self.spec, "description": number + self._description}
 
     def on_click(self, callback: Callable[[dict], None]) -> None:
         """Call `callback` with the row of a point that is clicked."""
-        self.on_msg(
-            lambda _, content, buffers: (
-                callback(content["clicked"]) if "clicked" in content else None
-            )
-        )
+
+        def answer(_, content, buffers) -> None:
+            if "clicked" in content:
+                callback(content["clicked"])
+
+        self.on_msg(answer)
 
     def picture(self) -> tuple[dict, dict]:
         """The static half of this widget's mime bundle and its metadata, as it looks now."""
@@ -202,18 +208,22 @@ class LiveChart(PageWidget):
 
 
 def display_widget(widget, chart: PageWidget, handle: DisplayHandle | None = None) -> DisplayHandle:
-    """Display `widget` with the picture of the chart inside it as its fallback, and return the
-    display's handle.
+    """Display `widget` with a picture of the chart inside it; return the display's handle.
 
-    handle: of an earlier display, whose fallback is brought up to date instead.
+    handle: of an earlier display, whose picture is brought up to date instead.
     """
-    shared()  # in JupyterLab it saves widgets with their notebook
+    # in JupyterLab it saves widgets with their notebook
+    shared()
     if isinstance(chart, LiveChart):
         chart.describe()
-        chart.spec = chart.spec if handle else numbered(chart.spec)
+        if handle is None:
+            chart.spec = numbered(chart.spec)
     data, metadata = chart.picture()
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
     data["application/vnd.jupyter.widget-view+json"] = view
-    put = handle.update if handle else (handle := DisplayHandle()).display
-    put(data, metadata=metadata, raw=True)
+    if handle is None:
+        handle = DisplayHandle()
+        handle.display(data, metadata=metadata, raw=True)
+    else:
+        handle.update(data, metadata=metadata, raw=True)
     return handle

@@ -1,16 +1,16 @@
-"""LiveStudy: a small study that the reader runs on a policy in hand, in a thread, beside what was
-measured before.
+"""LiveStudy: a small study that readers run on their policy, beside what was measured before.
 
-    compute(*variables, **settings) -> {name: table}    some seconds to a minute; ValueError where settings can't be
-    chart(**tables) -> alt.Chart                        a picture of exactly these tables
-    describe(**tables) -> str                           one sentence with the numbers that matter
+    compute(*variables, **settings) -> {name: table}   some seconds to a minute; ValueError where
+                                                       settings can't be
+    chart(**tables) -> alt.Chart                       a picture of exactly these tables
+    describe(**tables) -> str                          one sentence with the numbers that matter
 
-Run computes the settings of the controls, one at a time: a second click does nothing meanwhile.
-What compute goes through with `workbook.messages` moves the bar, and is where Stop ends it;
-`show_partial` draws on the way.
+Run computes the settings of the controls in a thread, one at a time: a second click does nothing
+meanwhile. What compute iterates over with `workbook.messages.progress` moves the bar, and is where
+Stop ends it; `show_partial` draws on the way.
 
-A topic declares one with `live_curve`, for lines over x, or `live_tables`, for any other chart over
-committed tables.
+A chapter declares one with `live_curve`, for lines over x, or `live_tables`, for any other chart
+over committed tables.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ NOT_YET = "Press Run: it computes these settings on the policy of this chapter."
 class LiveStudy(Shell):
     """Controls, Run, Stop and progress over a chart that begins with what was measured before.
 
-    compute, chart, describe: as in the module's docstring.  controls: {keyword of compute:
-    ipywidget with a value}.
-    tables: what the chart shows before the first run.  variables: {name in the reader's notebook:
-    value}, compute's first arguments.  presets: {what a button above the chart says: the settings
-    that it moves to}; Run computes them.
+    compute, chart, describe: as in the module's docstring.
+    controls: {keyword of compute: ipywidget with a value}.
+    tables: what the chart shows before the first run.
+    variables: {name in the reader's notebook: value}, compute's first arguments.
+    presets: {what a button above the chart says: the settings that it moves to}; Run computes them.
 
     Attributes: `tables`, what is drawn; `drawn`, the settings that were computed last, None before.
     """
@@ -58,28 +58,28 @@ class LiveStudy(Shell):
         variables: dict[str, object] | None = None,
         presets: dict[str, dict] | None = None,
     ):
-        self.compute, self.controls, self.tables, self.variables = (
-            compute,
-            controls,
-            tables,
-            variables or {},
-        )
-        self._describe, self._stop = describe or (lambda **_: ""), False
+        self.compute = compute
+        self.controls = controls
+        self.tables = tables
+        self.variables = variables or {}
         self.drawn: dict | None = None
+        self._describe = describe or (lambda **_: "")
+        self._stop = False
         self._thread: threading.Thread | None = None
         self.chart = LiveChart(chart, **tables)
-        self.line, self.sentence = (
-            ipywidgets.HTML(layout={"max_width": "860px"}) for _ in range(2)
-        )
-        run, stop = (
-            "Compute these settings on the policy in hand",
-            "Stop; the chart goes back to what was whole",
-        )
+        self.line = ipywidgets.HTML(layout={"max_width": "860px"})
+        self.sentence = ipywidgets.HTML(layout={"max_width": "860px"})
         self.run_button = ipywidgets.Button(
-            description="Run", icon="play", tooltip=run, button_style="primary"
+            description="Run",
+            icon="play",
+            tooltip="Compute these settings on the policy in hand",
+            button_style="primary",
         )
         self.stop_button = ipywidgets.Button(
-            description="Stop", icon="stop", tooltip=stop, disabled=True
+            description="Stop",
+            icon="stop",
+            tooltip="Stop; the chart goes back to what was whole",
+            disabled=True,
         )
         self.bar = ipywidgets.FloatProgress(
             max=1, layout={"width": "260px"}, tooltip="How much is done"
@@ -100,34 +100,33 @@ class LiveStudy(Shell):
 
     @property
     def running(self) -> bool:
+        """Whether settings are being computed."""
         return self._thread is not None and self._thread.is_alive()
 
     def run(self) -> LiveStudy:
-        """Compute the settings of the controls in a thread, and draw them; nothing while one is
-        going on.
-        """
+        """Compute the settings of the controls in a thread, and draw them, unless one runs."""
         if not self.running:
             self._stop = False
-            self.run_button.disabled, self.stop_button.disabled = True, False
+            self.run_button.disabled = True
+            self.stop_button.disabled = False
             self._thread = threading.Thread(target=self._work, args=(self.settings,), daemon=True)
             self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End what is going on between two of its items; the chart goes back to what was last
-        computed whole.
-        """
+        """End the run between two of its items; the chart goes back to what was last whole."""
         if self.running:
-            self._stop, self.stop_button.disabled = True, True
+            self._stop = True
+            self.stop_button.disabled = True
             self.line.value = notice("Stopping ...")
 
     def display(self, **_) -> None:
-        """Put it on the page; one that runs is waited for, and its picture is of what it has
-        computed.
-        """
-        runs, handle = self.running, display_widget(self.box, self.chart)
-        if runs:
-            display_widget(self.box, self.wait().chart, handle)
+        """Put it on the page; wait for a run, so that the picture is of what it has computed."""
+        was_running = self.running
+        handle = display_widget(self.box, self.chart)
+        if was_running:
+            self.wait()
+            display_widget(self.box, self.chart, handle)
 
     _ipython_display_ = display
 
@@ -144,11 +143,13 @@ class LiveStudy(Shell):
     def _work(self, settings: dict) -> None:
         before = self.tables
         try:
-            self.bar.value, self.line.value = 0.0, notice("Starting ...")
+            self.bar.value = 0.0
+            self.line.value = notice("Starting ...")
             with reporting(self._report, self._draw):
                 tables = self.compute(*self.variables.values(), **settings)
             self._draw(**tables)
-            self.drawn, self.bar.value = settings, 1.0
+            self.drawn = settings
+            self.bar.value = 1.0
             self.sentence.value = notice(typeset(self._describe(**self.tables)))
             self.line.value = notice("Done.")
         except Stopped:
@@ -156,22 +157,24 @@ class LiveStudy(Shell):
             self.line.value = notice(
                 "Stopped; chart and sentence are of the last setting that was computed."
             )
-        except Exception as error:  # whatever it is, the page should say it
+        # whatever it is, the page should say it
+        except Exception as error:
             self._draw(**before)
             self.line.value = notice(str(error), error=True)
         finally:
-            self.run_button.disabled, self.stop_button.disabled = False, True
+            self.run_button.disabled = False
+            self.stop_button.disabled = True
 
     def _report(self, done: int, total: int, what: str) -> None:
         if self._stop:
             raise Stopped
+        # what went before these items was other work
         if not done:
-            self._began = time.monotonic()  # of these items: what went before them was other work
+            self._began = time.monotonic()
         if done >= 0 and total:
             self.bar.value = done / total
-            self.line.value = notice(
-                f"{what}: {pace(done, total, time.monotonic() - self._began)}", announced=False
-            )
+            speed = pace(done, total, time.monotonic() - self._began)
+            self.line.value = notice(f"{what}: {speed}", announced=False)
 
     def _draw(self, **tables: pd.DataFrame) -> None:
         self.tables = self.tables | tables
@@ -192,42 +195,44 @@ def live_tables(
     now: str | None = NOW,
     presets: dict[str, dict] | None = None,
 ) -> LiveStudy:
-    """A study that adds rows measured now, on a copy of the policy, to an explorer's own tables, in
-    its own chart.
+    """A study that adds rows measured now to an explorer's own tables, in its own chart.
 
         def measure_mass(policy, task, weights="output layer", prompts=8, seed=0):
             rollouts = sample_rollouts(policy, task, prompts, seed=seed)
-            yield mass_shares(pair_sums(policy, rollouts), weights)    # the same tables, of it
+            # the same tables as compute_mass gives, of this policy
+            yield mass_shares(pair_sums(policy, rollouts), weights)
 
         controls = {"weights": menu(...), "prompts": power_slider(...), "seed": slider(...)}
         live_tables(measure_mass, compute_mass, mass_chart, controls, policy, task, describe_mass)
 
     measure: (policy, task, **controls) -> all that was measured so far, drawn at each yield (a
-    function may return one dict instead); ValueError where the settings can't be.  committed: the
-    explorer's compute; it receives those controls that it names. Rows of a table that it lacks
-    stand alone, and begin empty where committed gives them empty.
-    now: what the column `series` calls the measured rows; None where measure names them.  chart,
-    describe: of the tables, as in the module's docstring; the chart must know `now` among its
-    series.  presets: as of a LiveStudy.
+    function may return one dict instead); ValueError where the settings can't be. It works on a
+    copy of the policy.
+    committed: the explorer's compute; it receives those controls that it names. Rows of a table
+    that it lacks stand alone, and begin empty where committed gives them empty.
+    chart, describe: of the tables, as in the module's docstring; the chart must know `now` among
+    its series.
+    now: what the column `series` calls the measured rows; None where measure names them.
+    presets: as of a LiveStudy.
     """
 
     def joined(before: pd.DataFrame | None, measured: pd.DataFrame) -> pd.DataFrame:
-        measured = measured if now is None else measured.assign(series=now)
-        return (
-            measured
-            if before is None or before.empty
-            else pd.concat([before, measured], ignore_index=True)
-        )
+        if now is not None:
+            measured = measured.assign(series=now)
+        if before is None or before.empty:
+            return measured
+        return pd.concat([before, measured], ignore_index=True)
 
     @functools.wraps(measure)
     def compute(*given, **settings) -> dict[str, pd.DataFrame]:
-        before, tables = _given_its_own(committed, settings), None
+        before = _with_its_settings(committed, settings)
         show_partial(**before)
         measured = measure(*given, **settings)
+        tables = None
         for rows in [measured] if isinstance(measured, dict) else measured:
-            tables = before | {
-                name: joined(before.get(name), table) for name, table in rows.items()
-            }
+            tables = dict(before)
+            for name, table in rows.items():
+                tables[name] = joined(before.get(name), table)
             show_partial(**tables)
         if tables is None:
             raise ValueError(
@@ -235,11 +240,10 @@ def live_tables(
             )
         return tables
 
-    start = _given_its_own(
-        committed, {name: value_of(control) for name, control in controls.items()}
-    )
-    given = policy and {"policy": private_copy(policy), "task": task}
-    return LiveStudy(compute, chart, controls, start, describe, given, presets)
+    first_settings = {name: value_of(control) for name, control in controls.items()}
+    start = _with_its_settings(committed, first_settings)
+    variables = {"policy": private_copy(policy), "task": task} if policy else None
+    return LiveStudy(compute, chart, controls, start, describe, variables, presets)
 
 
 def live_curve(
@@ -254,35 +258,37 @@ def live_curve(
     presets: dict[str, dict] | None = None,
     **look,
 ) -> LiveStudy:
-    """A study whose lines, measured now on a copy of the policy, are drawn over committed curves of
-    the same quantity.
+    """A study whose lines, measured now, are drawn over committed curves of the same quantity.
 
         def measure_dose(policy, task, prompts=16, tokens="unsure", seed=0):
-            for size in progress([1, 2, 4], "prompts"):     # moves the bar, and Stop ends it here
-                yield size, NOW, follows(size)              # x, name of the line, value: drawn as they arrive
+            # progress moves the bar, and Stop ends it there
+            for size in progress([1, 2, 4], "prompts"):
+                # x, name of the line, value: drawn as they arrive
+                yield size, NOW, follows(size)
 
-        def family_dose(tokens="unsure"):                   # receives those controls that it names
+        # it receives those controls that it names
+        def family_dose(tokens="unsure"):
             return unit_curve(rows, "prompts", "follows").assign(series="ten policies")
 
         controls = {"prompts": power_slider(...), "tokens": menu(...), "seed": slider(...)}
         live_curve(measure_dose, family_dose, controls, policy, task, x="prompts", y_title="...",
-        title="...")
+                   title="...")
 
     measure: (policy, task, **controls), without a policy (**controls) -> rows (x, line, value), or
-    a ValueError.
-    committed: a table with the columns series, x, mean, low, high, units.  now: the line or lines
-    that measure yields.
+    a ValueError. It works on a copy of the policy.
+    committed: a table with the columns series, x, mean, low, high, units.
+    now: the line or lines that measure yields.
     look: settings of `curve_chart`, such as paper, reference or scale, and of the lines' names and
     order, as `names`.
     presets: as of a LiveStudy.
+
     The sentence says the first and last point of each line measured now.
     """
     lines = [now] if isinstance(now, str) else list(now)
     if "names" not in look:
-        first = _given_its_own(
-            committed, {name: value_of(control) for name, control in controls.items()}
-        )
-        look["names"] = [*first["series"].unique(), *lines]
+        first_settings = {name: value_of(control) for name, control in controls.items()}
+        curve = _with_its_settings(committed, first_settings)
+        look["names"] = [*curve["series"].unique(), *lines]
 
     @functools.wraps(measure)
     def points(*given, **settings) -> Iterator[dict[str, pd.DataFrame]]:
@@ -300,15 +306,19 @@ def live_curve(
         return curve_chart(curve, x, series="series", **look)
 
     def ends(curve: pd.DataFrame) -> str:
+        measured = curve[curve["series"].isin(lines)].sort_values(x)
         parts = []
-        for name, rows in curve[curve["series"].isin(lines)].sort_values(x).groupby("series"):
-            ends = [f"{row['mean']:.3g} at {row[x]:g}" for _, row in rows.iloc[[0, -1]].iterrows()]
-            parts.append(f"{name}: {', '.join(ends)}")
+        for name, rows in measured.groupby("series"):
+            points = [
+                f"{row['mean']:.3g} at {row[x]:g}" for _, row in rows.iloc[[0, -1]].iterrows()
+            ]
+            parts.append(f"{name}: {', '.join(points)}")
         return f"{'; '.join(parts)}." if parts else ""
 
     return live_tables(points, curves, chart, controls, policy, task, ends, None, presets)
 
 
-def _given_its_own(function: Callable, settings: dict):
+def _with_its_settings(function: Callable, settings: dict):
+    """Call a function with those settings that it names."""
     names = inspect.signature(function).parameters
     return function(**{name: value for name, value in settings.items() if name in names})
