@@ -226,7 +226,7 @@ def test_a_rule_of_each_step_sees_the_log_probabilities_of_that_moment(tmp_path)
     trainer = small_trainer(tmp_path, rule, batching="query_preserved")
     taken = []
     trainer._measure = lambda loss, model, inputs: taken.append(
-        (trainer._credit, inputs["advantages"])
+        (trainer._raw_advantages, inputs["advantages"])
     )
     trainer.train()
     steps, moved, sizes, seeds = zip(*seen, strict=True)

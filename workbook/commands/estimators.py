@@ -21,7 +21,9 @@ def estimators_text() -> str:
         rule = CREDIT_RULES[name]
         unit = "token" if rule.per_token else "rollout"
         asks = f"; asks for {', '.join(rule.needs)}" if rule.needs else ""
-        lines.append(f"{rule.name}: per {unit}, {rule.changes}{asks} [{rule.paper}, {rule.exact}]")
+        lines.append(
+            f"{rule.name}: per {unit}, {rule.changes}{asks} [{rule.paper}, {rule.fidelity}]"
+        )
     lines.append(
         "One of your own, advantage_estimator: own:credit.py:my_rule, see"
         " help(workbook.theory.CreditBatch)."

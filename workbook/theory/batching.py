@@ -27,6 +27,8 @@ from workbook.messages import InvalidValue, require_one_of
 from .advantages import group_extreme, group_index
 from .choices import STRATEGIES
 
+# seed * LARGE_PRIME + step (or batch) seeds what is drawn there: seeds don't overlap
+LARGE_PRIME = 1_000_003
 # ways to share out the groups up to which all are looked at: 12 groups always are
 _MAX_SHARINGS = 20_000
 # random starts of the swap descent

@@ -7,11 +7,15 @@ or one per token (B, T). The shortest one gives every token of a rollout the sam
     @credit_rule("plain", paper="GRPO")
     def plain(batch):
         'Give every token the advantage of its rollout.'
-        return per_token(batch, batch.group_advantages("grpo"))
+        return spread_over_tokens(batch, batch.group_advantages("grpo"))
 
 and is trained with as `advantage_estimator: plain`. Outside the mask advantages count for nothing.
 What is dear to compute (output states, another pass through the policy, continuations) is computed
 when a rule first asks the batch for it and is kept then, so a rule that does not ask pays nothing.
+
+Rules estimate credit from rewards. Where credit is known, Q - V is computed elsewhere: under the
+demonstrator by a task's `annotate` (`tasks.chain`), under the policy by `exact_values`
+(`probes.values`).
 
 Letters: B rollouts, G group size, T completion tokens (right-padded), N tokens in the mask in
 row-major order, D width, V vocabulary.
@@ -213,8 +217,8 @@ class CreditRule:
     """A credit rule under its name: what it changes, where it comes from, what it asks for.
 
     needs: names of LAZY, or continue_from.
-    exact: "as published", "our reading" (the function's docstring says where it departs from its
-    source) or "control".
+    fidelity: to its source, "as published", "our reading" (the function's docstring says where it
+    departs from its source) or "control".
     per_token: advantages (B, T), else (B,).
     each_step: whether it is evaluated again in every micro-batch.
     """
@@ -223,7 +227,7 @@ class CreditRule:
     function: Rule
     paper: str
     needs: tuple[str, ...]
-    exact: str
+    fidelity: str
     per_token: bool
     each_step: bool
 
@@ -246,7 +250,7 @@ def credit_rule(
     *,
     paper: str,
     needs: tuple[str, ...] = (),
-    exact: str = "as published",
+    fidelity: str = "as published",
     per_token: bool = True,
     each_step: bool = False,
 ) -> Callable[[Rule], Rule]:
@@ -256,7 +260,9 @@ def credit_rule(
     """
 
     def declare(function: Rule) -> Rule:
-        CREDIT_RULES[name] = CreditRule(name, function, paper, needs, exact, per_token, each_step)
+        CREDIT_RULES[name] = CreditRule(
+            name, function, paper, needs, fidelity, per_token, each_step
+        )
         function.each_step = each_step
         return function
 
@@ -279,7 +285,7 @@ def start_from(batch: CreditBatch, advantages: Start) -> Float[Tensor, " B"]:
     return advantages.detach()
 
 
-def per_token(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float[Tensor, "B T"]:
+def spread_over_tokens(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float[Tensor, "B T"]:
     """The advantage of each rollout on each of its tokens, 0 outside the mask."""
     return torch.where(batch.mask, advantages.unsqueeze(1), 0.0)
 

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .advantages import group_advantages, group_index, group_sum, permute_in_groups
-from .credit import CreditBatch, credit_rule, per_token, sampled_logps
+from .credit import CreditBatch, credit_rule, sampled_logps, spread_over_tokens
 from .weights import objective_weights
 
 # rules that never look at rewards
@@ -27,7 +27,7 @@ REWARD_FREE = ("coin_reward", "entropy_minimization", "sequence_logp", "majority
 # -- without a reward, or with one that says nothing of the completions
 
 
-@credit_rule("coin_reward", paper="arXiv 2506.10947", exact="control", per_token=False)
+@credit_rule("coin_reward", paper="arXiv 2506.10947", fidelity="control", per_token=False)
 def coin_reward(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " B"]:
     """Group advantages of rewards that are fair coin flips, 0 or 1.
 
@@ -39,7 +39,7 @@ def coin_reward(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " 
     return group_advantages(coins, batch.group_ids, estimator)
 
 
-@credit_rule("permuted", paper="lower bound of comparisons", exact="control", per_token=False)
+@credit_rule("permuted", paper="lower bound of comparisons", fidelity="control", per_token=False)
 def permuted(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " B"]:
     """Group advantages permuted among the rollouts of each group, by batch.generator.
 
@@ -53,7 +53,7 @@ def permuted(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " B"]
     "entropy_minimization",
     paper="arXiv 2505.15134",
     needs=("logps", "entropies"),
-    exact="our reading",
+    fidelity="our reading",
     each_step=True,
 )
 def entropy_minimization(batch: CreditBatch) -> Float[Tensor, "B T"]:
@@ -77,7 +77,7 @@ def entropy_minimization(batch: CreditBatch) -> Float[Tensor, "B T"]:
     "entropy_penalty",
     paper="ours, from arXiv 2505.15134",
     needs=("logps", "entropies"),
-    exact="control",
+    fidelity="control",
     each_step=True,
 )
 def entropy_penalty(
@@ -103,7 +103,7 @@ def entropy_penalty(
     tensor([[ 0.5500],
             [-0.5500]])
     """
-    plain = per_token(batch, batch.group_advantages(estimator))
+    plain = spread_over_tokens(batch, batch.group_advantages(estimator))
     return plain + share * entropy_minimization(batch)
 
 
@@ -111,7 +111,7 @@ def entropy_penalty(
     "sequence_logp",
     paper="arXiv 2505.15134",
     needs=("old_logps",),
-    exact="our reading",
+    fidelity="our reading",
     per_token=False,
 )
 def sequence_logp(batch: CreditBatch, estimator: str = "dr_grpo") -> Float[Tensor, " B"]:
@@ -128,7 +128,7 @@ def sequence_logp(batch: CreditBatch, estimator: str = "dr_grpo") -> Float[Tenso
     "majority_vote",
     paper="arXiv 2504.16084",
     needs=("answers",),
-    exact="our reading",
+    fidelity="our reading",
     per_token=False,
 )
 def majority_vote(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " B"]:
@@ -157,7 +157,7 @@ def majority_vote(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, 
 
 
 @credit_rule(
-    "known_credit", paper="upper bound of comparisons", needs=("known_credit",), exact="control"
+    "known_credit", paper="upper bound of comparisons", needs=("known_credit",), fidelity="control"
 )
 def known_credit(batch: CreditBatch) -> Float[Tensor, "B T"]:
     """True credit of each token: the upper bound of a comparison, on tasks that know it.
@@ -175,7 +175,7 @@ def known_credit(batch: CreditBatch) -> Float[Tensor, "B T"]:
 @credit_rule(
     "worst_token_reset",
     paper="resampling at the worst token, as in arXiv 2605.25507",
-    exact="control",
+    fidelity="control",
     needs=("known_credit", "continue_from"),
 )
 def worst_token_reset(
@@ -208,7 +208,7 @@ def worst_token_reset(
     continued = batch.continue_from(failing.repeat_interleave(samples), prefixes)
     expected = continued.view(-1, samples).mean(1)  # (n,)
 
-    advantages = per_token(batch, plain.clamp(min=0))
+    advantages = spread_over_tokens(batch, plain.clamp(min=0))
     advantages[failing, worst] = batch.rewards[failing] - expected
     return advantages
 

@@ -21,7 +21,7 @@ from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from .advantages import group_advantages
-from .credit import CreditBatch, credit_rule, per_token
+from .credit import CreditBatch, credit_rule, spread_over_tokens
 
 
 class Alignment(NamedTuple):
@@ -36,7 +36,7 @@ class Alignment(NamedTuple):
     kept: list[int | None]
 
 
-@credit_rule("edit_mask", paper="arXiv 2605.16302", exact="our reading")
+@credit_rule("edit_mask", paper="arXiv 2605.16302", fidelity="our reading")
 def edit_mask(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, "B T"]:
     """Push a failing rollout only on the tokens that set it apart from its nearest correct sibling.
 
@@ -53,10 +53,10 @@ def edit_mask(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, "B T
     [[0.5, 0.5, 0.5], [0.0, -0.5, 0.0]]
     """
     kept = _kept_tokens(batch, _align_failing(batch))
-    return per_token(batch, batch.group_advantages(estimator)).masked_fill(kept, 0.0)
+    return spread_over_tokens(batch, batch.group_advantages(estimator)).masked_fill(kept, 0.0)
 
 
-@credit_rule("ibpo", paper="arXiv 2605.16302", needs=("continue_from",), exact="our reading")
+@credit_rule("ibpo", paper="arXiv 2605.16302", needs=("continue_from",), fidelity="our reading")
 def ibpo(
     batch: CreditBatch, weight: float = 0.6, success: float = 0.5, estimator: str = "grpo"
 ) -> Float[Tensor, "B T"]:
@@ -85,7 +85,7 @@ def ibpo(
         siblings = torch.tensor([a.sibling for a in alignments], device=rewards.device)
         saved = batch.continue_from(rows, prefixes) >= batch.rewards[siblings]
         rewards[rows] += weight * success * saved.to(rewards)
-    advantages = per_token(batch, group_advantages(rewards, batch.group_ids, estimator))
+    advantages = spread_over_tokens(batch, group_advantages(rewards, batch.group_ids, estimator))
     return advantages.masked_fill(_kept_tokens(batch, alignments), 0.0)
 
 

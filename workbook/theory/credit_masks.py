@@ -30,8 +30,8 @@ from .credit import (
     CreditBatch,
     Start,
     credit_rule,
-    per_token,
     sampled_logps,
+    spread_over_tokens,
     start_from,
     token_places,
 )
@@ -91,10 +91,10 @@ def masked_advantages(
     if permute_signs:
         signs = permute_in_groups(started, batch.group_ids, batch.generator)
     chosen = sign_shared_tokens(batch, signs, by_place) == shared
-    return per_token(batch, started) * (chosen & unsure_tokens(batch))
+    return spread_over_tokens(batch, started) * (chosen & unsure_tokens(batch))
 
 
-@credit_rule("shared_by_word", paper=_PAPER, needs=_NEEDS, exact="our reading")
+@credit_rule("shared_by_word", paper=_PAPER, needs=_NEEDS, fidelity="our reading")
 def shared_by_word(
     batch: CreditBatch, permute_signs: bool = False, advantages: Start = "dr_grpo"
 ) -> Float[Tensor, "B T"]:
@@ -114,7 +114,7 @@ def shared_by_word(
     )
 
 
-@credit_rule("specific_by_word", paper=_PAPER, needs=_NEEDS, exact="our reading")
+@credit_rule("specific_by_word", paper=_PAPER, needs=_NEEDS, fidelity="our reading")
 def specific_by_word(
     batch: CreditBatch, permute_signs: bool = False, advantages: Start = "dr_grpo"
 ) -> Float[Tensor, "B T"]:
@@ -127,7 +127,7 @@ def specific_by_word(
     )
 
 
-@credit_rule("shared_by_place", paper=_PAPER, needs=_NEEDS, exact="our reading")
+@credit_rule("shared_by_place", paper=_PAPER, needs=_NEEDS, fidelity="our reading")
 def shared_by_place(
     batch: CreditBatch, permute_signs: bool = False, advantages: Start = "dr_grpo"
 ) -> Float[Tensor, "B T"]:
@@ -140,7 +140,7 @@ def shared_by_place(
     )
 
 
-@credit_rule("specific_by_place", paper=_PAPER, needs=_NEEDS, exact="our reading")
+@credit_rule("specific_by_place", paper=_PAPER, needs=_NEEDS, fidelity="our reading")
 def specific_by_place(
     batch: CreditBatch, permute_signs: bool = False, advantages: Start = "dr_grpo"
 ) -> Float[Tensor, "B T"]:
@@ -189,7 +189,7 @@ class MatchedCredit:
             own = torch.zeros_like(unsure[rows])  # (G, T)
             own[tuple(nearest.T)] = True
             chosen[rows] = own
-        return per_token(batch, started) * chosen
+        return spread_over_tokens(batch, started) * chosen
 
 
 @dataclass(frozen=True)
@@ -199,4 +199,4 @@ class SureTokens:
     each_step = False
 
     def __call__(self, batch: CreditBatch) -> Float[Tensor, "B T"]:
-        return per_token(batch, start_from(batch, "dr_grpo")) * ~unsure_tokens(batch)
+        return spread_over_tokens(batch, start_from(batch, "dr_grpo")) * ~unsure_tokens(batch)

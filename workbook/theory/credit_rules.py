@@ -40,8 +40,8 @@ from .credit import (
     Rule,
     Start,
     credit_rule,
-    per_token,
     sampled_logps,
+    spread_over_tokens,
     start_from,
 )
 from .credit_controls import coin_reward, known_credit, permuted
@@ -67,7 +67,7 @@ __all__ = [
 # -- from prefixes: rollouts that begin alike
 
 
-@credit_rule("prefix_credit", paper="arXiv 2509.21154", exact="our reading")
+@credit_rule("prefix_credit", paper="arXiv 2509.21154", fidelity="our reading")
 def prefix_credit(batch: CreditBatch, fallback: str = "dr_grpo") -> Float[Tensor, "B T"]:
     """Mean reward of the rollouts that took this step, minus that of all that stood before it.
 
@@ -101,7 +101,7 @@ def lambda_grpo(batch: CreditBatch, advantages: Start = "grpo") -> Float[Tensor,
     [[0.25, 0.5], [-0.25, -0.5]]
     """
     sizes = process_set_size(batch).clamp(min=1)  # 0 outside the mask
-    return per_token(batch, start_from(batch, advantages)) / sizes
+    return spread_over_tokens(batch, start_from(batch, advantages)) / sizes
 
 
 def process_set_size(batch: CreditBatch) -> Int[Tensor, "B T"]:
@@ -123,7 +123,7 @@ def process_set_size(batch: CreditBatch) -> Int[Tensor, "B T"]:
 # -- from conflicts: tokens that rollouts of both signs have at one position
 
 
-@credit_rule("gtpo", paper="arXiv 2508.03772", exact="our reading")
+@credit_rule("gtpo", paper="arXiv 2508.03772", fidelity="our reading")
 def gtpo(
     batch: CreditBatch, boost: float = 2.0, advantages: Start = "grpo"
 ) -> Float[Tensor, "B T"]:
@@ -149,7 +149,7 @@ def gtpo(
     started = start_from(batch, advantages)
     in_conflict = boost * started.clamp(min=0)  # (B,)
     conflict = conflict_tokens(batch, started)  # (B, T)
-    return torch.where(conflict, in_conflict.unsqueeze(1), per_token(batch, started))
+    return torch.where(conflict, in_conflict.unsqueeze(1), spread_over_tokens(batch, started))
 
 
 def conflict_tokens(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Bool[Tensor, "B T"]:
@@ -203,11 +203,11 @@ def advantage_reweighting(
     batch.
     """
     factor = alpha * batch.logps.exp() + 1 - alpha  # (B, T)
-    return per_token(batch, start_from(batch, advantages)) * factor
+    return spread_over_tokens(batch, start_from(batch, advantages)) * factor
 
 
 @credit_rule(
-    "lopti", paper="arXiv 2505.12929", needs=("old_logps",), exact="our reading", each_step=True
+    "lopti", paper="arXiv 2505.12929", needs=("old_logps",), fidelity="our reading", each_step=True
 )
 def lopti(
     batch: CreditBatch, threshold: float = 0.5, advantages: Start = "grpo"
@@ -226,10 +226,10 @@ def lopti(
     improbable = sampled_logps(batch).exp() < threshold  # (B, T)
     # even steps are those of improbable tokens
     waiting = improbable != (batch.step % 2 == 0)
-    return per_token(batch, start_from(batch, advantages)).masked_fill(waiting, 0.0)
+    return spread_over_tokens(batch, start_from(batch, advantages)).masked_fill(waiting, 0.0)
 
 
-@credit_rule("w_reinforce", paper="arXiv 2506.01347", exact="our reading", per_token=False)
+@credit_rule("w_reinforce", paper="arXiv 2506.01347", fidelity="our reading", per_token=False)
 def w_reinforce(
     batch: CreditBatch, positive: float = 0.1, advantages: Start = "grpo"
 ) -> Float[Tensor, " B"]:
@@ -244,7 +244,10 @@ def w_reinforce(
 
 
 @credit_rule(
-    "negative_token_filtering", paper="arXiv 2606.17250", needs=("old_logps",), exact="our reading"
+    "negative_token_filtering",
+    paper="arXiv 2606.17250",
+    needs=("old_logps",),
+    fidelity="our reading",
 )
 def negative_token_filtering(
     batch: CreditBatch, keep: float = 0.1, advantages: Start = "grpo"
@@ -264,7 +267,7 @@ def negative_token_filtering(
     rank = logps.argsort(dim=1, stable=True).argsort(dim=1)  # 0 for the least probable
     kept = rank < (keep * batch.mask.sum(1, keepdim=True)).ceil()
     negative = (started < 0).unsqueeze(1)
-    return per_token(batch, started).masked_fill(negative & ~kept, 0.0)
+    return spread_over_tokens(batch, started).masked_fill(negative & ~kept, 0.0)
 
 
 # -- from lengths
@@ -325,7 +328,7 @@ def nthr(
     The states are those of the policy of now: the sampler's own on the first update.
     """
     started = start_from(batch, advantages)
-    reweighted = per_token(batch, started)  # (B, T)
+    reweighted = spread_over_tokens(batch, started)  # (B, T)
     for rows in _mixed_groups(batch, started):
         influence, threshold = _influence(batch, rows, started)
         # the more even the group, the more is spared
@@ -338,7 +341,7 @@ def nthr(
 
 
 @credit_rule(
-    "token_hidden_reward", paper="arXiv 2510.03669", needs=("states",), exact="our reading"
+    "token_hidden_reward", paper="arXiv 2510.03669", needs=("states",), fidelity="our reading"
 )
 def token_hidden_reward(
     batch: CreditBatch, p: float = 0.1, dominant: bool = True, advantages: Start = "grpo"
@@ -357,7 +360,7 @@ def token_hidden_reward(
     known here.
     """
     started = start_from(batch, advantages)
-    reweighted = per_token(batch, started)  # (B, T)
+    reweighted = spread_over_tokens(batch, started)  # (B, T)
     for rows in _mixed_groups(batch, started):
         influence, threshold = _influence(batch, rows, started, mean=True)
         hidden_reward = influence * started[rows].sign().unsqueeze(1)  # (G, T)
@@ -369,7 +372,7 @@ def token_hidden_reward(
     return reweighted
 
 
-@credit_rule("delta", paper="arXiv 2605.21467", needs=("states",), exact="our reading")
+@credit_rule("delta", paper="arXiv 2605.21467", needs=("states",), fidelity="our reading")
 def delta(
     batch: CreditBatch, low: float = 0.8, high: float = 1.2, advantages: Start = "dr_grpo"
 ) -> Float[Tensor, "B T"]:
@@ -386,7 +389,7 @@ def delta(
     evidence = discrimination(batch, started)  # (B, T)
     pushing = batch.mask & (started != 0).unsqueeze(1)
     if not pushing.any():
-        return per_token(batch, started)
+        return spread_over_tokens(batch, started)
 
     # soft assignment of each token to its own side
     spread = evidence[pushing].std(correction=0).clamp(min=1e-12)
@@ -397,7 +400,7 @@ def delta(
         side = batch.mask & (started.sign() == sign).unsqueeze(1)
         if side.any():
             weights = torch.where(side, weights / weights[side].mean(), weights)
-    return per_token(batch, started) * weights
+    return spread_over_tokens(batch, started) * weights
 
 
 def discrimination(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float[Tensor, "B T"]:
@@ -425,7 +428,7 @@ def discrimination(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float
     for sign in (1, -1):
         weights = torch.where(signs == sign, sizes, 0.0)
         if not weights.any():
-            return torch.zeros_like(per_token(batch, advantages))
+            return torch.zeros_like(spread_over_tokens(batch, advantages))
         weights = (weights / weights.sum()).to(states.hidden.device)
         # (N,): each gradient times the side's centroid
         products = predicted_delta_logp(
@@ -533,7 +536,7 @@ def credit_table(
         batch.generator.set_state(draws)
         advantages = function(batch)
         if advantages.ndim == 1:
-            advantages = per_token(batch, advantages)
+            advantages = spread_over_tokens(batch, advantages)
         table[name] = advantages.masked_fill(~batch.mask, 0.0)
     return table
 

@@ -45,7 +45,7 @@ from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.likelihood import logps, scores
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.theory.advantages import group_advantages, permute_in_groups
-from workbook.theory.batching import minibatch_order
+from workbook.theory.batching import LARGE_PRIME, minibatch_order
 from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS
 from workbook.theory.credit import Rule
 from workbook.theory.credit_controls import REWARD_FREE
@@ -54,8 +54,6 @@ from workbook.theory.weights import objective_weights
 from workbook.training.credit import CreditCall, credit_call
 from workbook.training.optimizers import OPTIMIZERS, optimizer_of
 
-# as in the trainer: random numbers of neighbouring seeds have nothing in common
-LARGE_PRIME = 1_000_003
 # the table's columns before those of the callback
 COLUMNS = [
     "batch",
@@ -159,12 +157,13 @@ def add_advantages(
     batch: the generation batch's number, from 1 on.  steps: optimizer steps before it.
     """
     if config.permuted:
-        # rewards say nothing about the texts any more, at whatever step on the batch
+        # Permute rewards within each group first, so nothing can be learned: a rule that is asked
+        # again in a later step sees the permuted ones, too.
         generator = torch.Generator().manual_seed(LARGE_PRIME * seed + batch)
         permuted = permute_in_groups(rollouts.rewards, rollouts.group_ids, generator)
         rollouts = replace(rollouts, rewards=permuted)
     if config.credit_rule is None:
-        # reward minus the mean of its group, times a factor of the estimator's
+        # one advantage per rollout, by the named estimator
         advantages = group_advantages(rollouts.rewards, rollouts.group_ids, config.rule)  # (B,)
         return replace(rollouts, advantages=advantages), 0
 
@@ -184,8 +183,9 @@ def train_on(
     seed: int,
     steps: int = 0,
 ) -> Iterator[Step]:
-    """Take the optimizer steps of one generation batch, in place: `epochs` passes over its
-    mini-batches.
+    """Lazily take the optimizer steps of one generation batch, in place: iterate to run them.
+
+    There are `epochs` passes over its mini-batches.
 
     steps: optimizer steps before these, on which the order of mini-batches depends, as in the
     trainer.
@@ -228,8 +228,9 @@ def take_step(
     steps: int = 0,
     known: dict[str, Tensor] | None = None,
 ) -> Step:
-    """Take one optimizer step on a mini-batch, in place; old_logps of the rollouts are those that
-    ratios are taken to.
+    """Take one optimizer step on a mini-batch, in place.
+
+    Ratios are taken against `part.old_logps`.
 
     seeds, steps, known: for a rule that is asked again in every step, as in `ask_rule`.
     sign_cosine is NaN where a sign is missing, and where advantages are per token.
@@ -238,13 +239,15 @@ def take_step(
     ask_again = config.credit_rule is not None and config.credit_rule.each_step
 
     # The two signs are scored apart, so that one sees how far their gradients oppose each other.
-    signs = [torch.arange(len(part))] if ask_again else rows_by_sign(part)
-    scored = [scores(policy.model, part.select(rows)) for rows in signs]  # (b, T), with their graph
+    # A rule that is asked again in each step changes signs: then there is one set, of all rows.
+    row_sets = [torch.arange(len(part))] if ask_again else rows_by_sign(part)
+    # (b, T) of each set, with their graph
+    scored = [scores(policy.model, part.select(rows)) for rows in row_sets]
 
-    # Log-probabilities under the policy as it is, (B, T). Rollouts of advantage 0 push nothing, so
-    # theirs matter to a transform alone, which weighs a group as a whole.
+    # Log-probabilities under the policy as it is, (B, T).
+    # Neutral rows have zero coefficient: keep old_logps unless a transform reads the whole group.
     now = part.old_logps.clone() if config.transform is None else logps(policy, part)
-    for rows, values in zip(signs, scored, strict=True):
+    for rows, values in zip(row_sets, scored, strict=True):
         now[rows] = values.detach()
     if ask_again:
         known = {**(known or {}), "logps": now}
@@ -255,7 +258,7 @@ def take_step(
     factors = coefficients(config, part, now)  # (B, T)
     gradients = [
         _gradient(weights, (factors[rows] * values).sum())
-        for rows, values in zip(signs, scored, strict=True)
+        for rows, values in zip(row_sets, scored, strict=True)
     ]
     for weight, *parts in zip(weights, *gradients, strict=True):
         weight.grad = -sum(parts) if parts else torch.zeros_like(weight)  # optimizers descend
@@ -300,8 +303,9 @@ def coefficients(
         config.transform,
         config.transform_on,
     )
-    per_token = part.advantages if part.advantages.dim() == 2 else part.advantages[:, None]
-    return weights * per_token / (len(part) * config.max_new_tokens)
+    # (B, T), or (B, 1) where all tokens of a rollout have its advantage
+    advantages = part.advantages if part.advantages.dim() == 2 else part.advantages[:, None]
+    return weights * advantages / (len(part) * config.max_new_tokens)
 
 
 def ask_rule(
@@ -369,11 +373,15 @@ class LoopConfig:
         level, clip, clipping, transform, transform_on: as in `theory.weights.objective_weights`.
         match: None, or "grad_norm": each mini-batch's gradient is rescaled to the length `norm`,
             unless it is 0.
-        permuted: rewards are permuted within each group before advantages are made, so that nothing
-            can be learned.
+        permuted: permute rewards within each group first, so nothing can be learned.
         max_new_tokens: at most so many tokens in a completion.
         token_budget: no batch is begun once so many tokens have been sampled, those of the rule
             included.
+
+    Three fields have other names in `CancellationConfig`, where they take the same values:
+
+        here         order       rule                   transform
+        the trainer  batching    advantage_estimator    group_transform
 
     Raises:
         ValueError: for a field out of range, in one sentence.

@@ -64,7 +64,7 @@ from trl.trainer import grpo_trainer
 from workbook.messages import InvalidValue
 from workbook.policies.load import recast_adapters
 from workbook.theory.advantages import group_advantages, partial_baseline, shared_places
-from workbook.theory.batching import minibatch_order
+from workbook.theory.batching import LARGE_PRIME, minibatch_order
 from workbook.theory.credit import Rule
 from workbook.theory.weights import cancellation_residual, ratio_weights, transform_weights
 from workbook.training import meter
@@ -130,7 +130,7 @@ class CancellationTrainer(GRPOTrainer):
         # log-probabilities, with what it gave; its advantages (B,) or (B, T) before reweighting.
         self._loss_inputs = None
         self._scored = None
-        self._credit = None
+        self._raw_advantages = None
 
         self._meter = meter.CancellationMeter(self) if args.measure_cancellation else None
         self._record = StepRecord(self, args.record_tokens) if args.record_tokens else None
@@ -223,7 +223,7 @@ class CancellationTrainer(GRPOTrainer):
         """
         batch = self._exchange(batch)
         # Its own generator: the order depends on the seed and the step alone, also after a resume.
-        seed = self.args.seed * 1_000_003 + self.state.global_step
+        seed = self.args.seed * LARGE_PRIME + self.state.global_step
         optimizer_steps = self.args.steps_per_generation // self.args.gradient_accumulation_steps
         order = minibatch_order(
             self.args.batching,
@@ -302,7 +302,7 @@ class CancellationTrainer(GRPOTrainer):
 
         level = self.importance_sampling_level
         self._loss_inputs = dict(inputs)  # a copy, in which TRL reads what we write
-        self._credit = inputs["advantages"]
+        self._raw_advantages = inputs["advantages"]
         try:
             loss = super()._compute_loss(model, self._loss_inputs)
             if loss.requires_grad:
@@ -311,7 +311,7 @@ class CancellationTrainer(GRPOTrainer):
         finally:
             self._loss_inputs = None
             self._scored = None
-            self._credit = None
+            self._raw_advantages = None
             self.importance_sampling_level = level
 
     def _measure(self, loss: torch.Tensor, model, inputs: dict) -> None:
@@ -329,7 +329,7 @@ class CancellationTrainer(GRPOTrainer):
                 GRPOTrainer._compute_loss, self, model, self._loss_inputs, outputs
             )
         pushes = meter.token_pushes(loss, logps)
-        advantages = meter.by_token(self._credit).expand_as(pushes)
+        advantages = meter.by_token(self._raw_advantages).expand_as(pushes)
         if recorded:
             self._record.add(inputs, call, outputs, pushes, advantages)
         if not logged:
@@ -363,8 +363,10 @@ class CancellationTrainer(GRPOTrainer):
             if self.credit_rule and self.credit_rule.each_step:
                 micro_batch = self._step % self.args.gradient_accumulation_steps + 1
                 known = {"logps": outputs[0].detach(), "entropies": outputs[1].detach()}
-                self._credit = self._rule_credit.advantages(self._loss_inputs, micro_batch, **known)
-                self._loss_inputs["advantages"] = self._credit
+                self._raw_advantages = self._rule_credit.advantages(
+                    self._loss_inputs, micro_batch, **known
+                )
+                self._loss_inputs["advantages"] = self._raw_advantages
             if reweights(self.args, self.credit_rule, self._loss_inputs["advantages"]):
                 self._reweight(outputs[0].detach(), self._loss_inputs)
         return outputs
@@ -453,9 +455,7 @@ class CancellationTrainer(GRPOTrainer):
 def _with_rule(
     args: CancellationConfig, rule: Rule | None
 ) -> tuple[CancellationConfig, CreditCall | None]:
-    """The config, and the credit rule that it or an argument means; of a function at hand the
-    config has the name.
-    """
+    """Return the config and its credit rule; for a function, the config stores its name."""
     if rule is None:
         return args, credit_call(args.advantage_estimator)
     if args.advantage_estimator != "grpo":

@@ -29,7 +29,7 @@ from workbook.studies.teaching.masks import (
     tuned_mask_rates,
 )
 from workbook.theory.advantages import permute_in_groups
-from workbook.theory.credit import CreditBatch, per_token
+from workbook.theory.credit import CreditBatch, spread_over_tokens
 from workbook.theory.credit_masks import unsure_tokens
 from workbook.theory.credit_rules import discrimination
 
@@ -53,7 +53,7 @@ class Half:
             score = torch.rand(score.shape, generator=batch.generator).to(score)
         middle = score[pushing].median() if pushing.any() else 0.0
         chosen = score <= middle if self.which == "bottom half" else score > middle
-        return per_token(batch, advantages) * (pushing & chosen)
+        return spread_over_tokens(batch, advantages) * (pushing & chosen)
 
 
 def delta_study(bench: Bench) -> dict[str, pd.DataFrame]:

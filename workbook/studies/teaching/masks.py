@@ -24,7 +24,7 @@ from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.record import load_measured
-from workbook.theory.credit import CreditBatch, per_token
+from workbook.theory.credit import CreditBatch, spread_over_tokens
 from workbook.theory.credit_masks import MatchedCredit, SureTokens, masked_advantages, unsure_tokens
 from workbook.training.loop import LoopConfig, train
 
@@ -73,7 +73,7 @@ class UnsureTokens:
     each_step = False
 
     def __call__(self, batch: CreditBatch) -> Float[Tensor, "B T"]:
-        return per_token(batch, batch.group_advantages()) * unsure_tokens(batch)
+        return spread_over_tokens(batch, batch.group_advantages()) * unsure_tokens(batch)
 
 
 def mask_rules() -> dict[str, object]:
