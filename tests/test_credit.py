@@ -25,7 +25,7 @@ from workbook.theory.credit import CreditBatch
 from workbook.theory.credit_rules import CREDIT_RULES, RULES
 from workbook.training import CancellationConfig, CancellationTrainer, RunConfig
 from workbook.training.checks import check_run
-from workbook.training.credit import TrainerCredit, credit_call
+from workbook.training.credit_calls import TrainerCredit, credit_call
 
 IDS = torch.tensor([[5, 1, 0], [5, 2, 2], [6, 1, 1], [6, 1, 2]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 1, 1], [1, 1, 1]])

@@ -16,7 +16,7 @@ from torch import nn
 from workbook.policies.load import load_policy
 from workbook.probes import drift_report, learning_tax, odds_drift
 from workbook.probes.drift import right_solutions
-from workbook.rollouts.credit import output_states
+from workbook.rollouts.states import output_states
 
 SHIFT, WORD, PROMPTS, SOLUTIONS = 0.5, "then", 3, 4
 

@@ -17,7 +17,7 @@ from workbook.policies.models import private_copy
 from workbook.probes.drift import right_solutions
 from workbook.probes.readings import SOLUTIONS, Readings
 from workbook.probes.values import exact_credit, exact_values, expected_reward
-from workbook.rollouts.credit import credit_batch
+from workbook.rollouts.credit_batches import credit_batch
 from workbook.rollouts.likelihood import scores
 from workbook.rollouts.sample import Rollouts
 from workbook.tasks import get_task

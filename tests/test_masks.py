@@ -12,7 +12,7 @@ from small_run import SMALL, bundled_trainer
 from trl import GRPOConfig, GRPOTrainer
 
 from workbook.probes.values import exact_values
-from workbook.rollouts.credit import credit_batch
+from workbook.rollouts.credit_batches import credit_batch
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.teaching.delta import Half
 from workbook.studies.teaching.masks import mask_rules, rates_by_end_value

@@ -18,9 +18,9 @@ from transformers import (
 )
 
 from workbook.policies.models import padding_error
-from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts, sample_rollouts, sequence_logps
 from workbook.rollouts.scoring import unpadded
+from workbook.rollouts.states import output_states
 
 WORDS = ["<pad>", "<eos>", "<unk>", "<user>", "<bot>", *"0123456789+-=?;"]
 CHAT = (

@@ -20,8 +20,8 @@ from transformers import (
     PhiForCausalLM,
 )
 
-from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.states import output_states
 
 SIZES = {"vocab_size": 13, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
 SIZES |= {"num_attention_heads": 2, "num_key_value_heads": 2}

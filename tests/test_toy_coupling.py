@@ -27,7 +27,7 @@ from workbook.chapters.softmax.toy import (
     real_step,
 )
 from workbook.probes.rivals import measure_pairs, measure_unsure
-from workbook.rollouts.credit import output_states
+from workbook.rollouts.states import output_states
 from workbook.theory import coupling_kernel, predicted_delta_logp
 
 P = st.floats(0.01, 0.99)

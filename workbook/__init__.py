@@ -22,7 +22,7 @@ _NAMES = {  # module: what many chapters use of it
     "rollouts.logs": "log_ids",
     "rollouts.sample": "sample_rollouts",
     "rollouts.scoring": "sequence_logps",
-    "rollouts.credit": "output_states",
+    "rollouts.states": "output_states",
     "statistics": "bootstrap_mean nested_mean paired_difference t_interval",
     "tasks": "get_task own_task",
     "chapters.hypothesis": "check_hypothesis",

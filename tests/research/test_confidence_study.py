@@ -19,8 +19,8 @@ from workbook.probes.energy import (
     token_energy,
     two_word_share,
 )
-from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import sample_rollouts
+from workbook.rollouts.states import output_states
 from workbook.studies.drift import claims
 from workbook.studies.drift.claims import MEASURES, at_value, value_jitter
 from workbook.studies.drift.study import OBJECTIVES, objective_residuals

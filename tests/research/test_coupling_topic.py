@@ -11,8 +11,8 @@ from workbook.chapters.coupling import charts, explore
 from workbook.probes.blocks import block_coupling
 from workbook.probes.coupling import coupling_by_confidence
 from workbook.probes.pair_mass import opposed_signs, pair_sums
-from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import sample_rollouts
+from workbook.rollouts.states import output_states
 from workbook.studies import Tables, record
 from workbook.studies.coupling import claims, figures, study
 from workbook.views.live_study import NOW

@@ -25,7 +25,7 @@ from workbook.app.world_runs import BATCHES, WorldUnit, run_rule
 from workbook.files import write_parquet
 from workbook.messages import InvalidValue, progress, reporting
 from workbook.statistics import t_interval
-from workbook.training.credit import credit_call
+from workbook.training.credit_calls import credit_call
 from workbook.views.measured import measured_table
 
 WORLDS = ("plain", "third")  # likeliest words right, and a third of them wrong

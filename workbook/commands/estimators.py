@@ -10,7 +10,7 @@ from workbook.rollouts.scoring import pad_rows
 from workbook.theory.advantages import group_advantages
 from workbook.theory.credit import CREDIT_RULES, CreditBatch
 from workbook.theory.credit_rules import RULES
-from workbook.training.credit import credit_call
+from workbook.training.credit_calls import credit_call
 
 
 def estimators_text() -> str:
@@ -54,7 +54,7 @@ def made_up_batch() -> CreditBatch:
 
     def states():
         # only a rule that asks for states waits for transformers
-        from workbook.rollouts.credit import OutputStates
+        from workbook.rollouts.states import OutputStates
 
         return OutputStates(hidden, logits, ids[mask.bool()])
 

@@ -30,9 +30,9 @@ from workbook.messages import InvalidValue, progress
 from workbook.policies.models import private_copy
 from workbook.probes.directions import Along
 from workbook.probes.step import logp_change, output_layer_step
-from workbook.rollouts.credit import OutputStates, output_states
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches, token_scores
+from workbook.rollouts.states import OutputStates, output_states
 from workbook.theory.coupling import BELOW_HALF
 from workbook.theory.decomposition import context_index
 

@@ -17,9 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbook.messages import InvalidValue
-from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts, written_rollouts
 from workbook.rollouts.scoring import in_batches
+from workbook.rollouts.states import output_states
 from workbook.theory.drift import kl_drift, log_odds_drift, solution_entropy
 
 _PLACE_COLUMNS = ["group", "solution", "position", "token", "category"]

@@ -20,10 +20,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbook.policies.models import evaluating
-from workbook.rollouts.credit import output_states
 from workbook.rollouts.likelihood import scores
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
+from workbook.rollouts.states import output_states
 from workbook.theory.advantages import group_index, group_size, group_sum, shared_places
 from workbook.theory.weights import cancellation_residual
 

@@ -33,10 +33,10 @@ from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
 from workbook.probes.directions import Along, Direction
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, on_policy_pushes, require_pushes
-from workbook.rollouts.credit import OutputStates, output_states
 from workbook.rollouts.likelihood import in_passes, logps, passes
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
+from workbook.rollouts.states import OutputStates, output_states
 from workbook.training.optimizers import optimizer_of, trained_weights
 
 # where a push came from, nearest first

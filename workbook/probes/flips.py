@@ -30,9 +30,9 @@ from torch import Tensor
 from workbook.messages import progress
 from workbook.policies.models import private_copy
 from workbook.probes.step import logp_change
-from workbook.rollouts.credit import OutputStates, output_states
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import BYTES_AT_ONCE, in_batches
+from workbook.rollouts.states import OutputStates, output_states
 from workbook.statistics import Interval, bootstrap_bounds, bootstrap_mean, paired_difference
 
 EPSILONS = (1e-3, 3e-3, 0.01, 3e-2, 1e-1, 3e-1)  # nats

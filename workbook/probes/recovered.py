@@ -41,7 +41,7 @@ from workbook.messages import InvalidValue
 from workbook.policies.models import private_copy
 from workbook.probes.directions import derivative
 from workbook.probes.values import TokenValues, exact_values, expected_reward
-from workbook.rollouts.credit import credit_batch
+from workbook.rollouts.credit_batches import credit_batch
 from workbook.rollouts.likelihood import FIELDS, context_logits, passes
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches

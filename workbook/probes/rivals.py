@@ -16,9 +16,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from workbook.rollouts.credit import OutputStates, output_states
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
+from workbook.rollouts.states import OutputStates, output_states
 from workbook.theory.coupling import BELOW_HALF
 from workbook.theory.decomposition import context_index
 

@@ -29,10 +29,10 @@ from torch import Tensor
 
 from workbook.messages import InvalidValue, progress, require_one_of
 from workbook.policies.models import private_copy, reading
-from workbook.rollouts.credit import output_states
 from workbook.rollouts.likelihood import in_passes, logps, passes, scores
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import in_batches
+from workbook.rollouts.states import output_states
 from workbook.theory.advantages import permute_in_groups
 from workbook.theory.weights import update_weights
 from workbook.training.optimizers import optimizer_of, trained_weights

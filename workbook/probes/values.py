@@ -35,7 +35,7 @@ from workbook.messages import InvalidValue
 from workbook.policies.models import reading
 from workbook.probes.chain_values import chain_rewards, chain_values
 from workbook.probes.tree_values import tree_rewards, tree_values
-from workbook.rollouts.credit import credit_batch
+from workbook.rollouts.credit_batches import credit_batch
 from workbook.rollouts.likelihood import FIELDS, context_logits
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import in_batches, rows_at_once, unpadded

@@ -7,7 +7,7 @@ from workbook.places import lazy_names
 _NAMES = {  # module: what it offers
     "training.checks": "problems",
     "training.config": "CancellationConfig RunConfig",
-    "training.credit": "credit_call",
+    "training.credit_calls": "credit_call",
     "training.loop": "LoopConfig train",
     "training.optimizers": "optimizer_of",
     "training.trainer": "CancellationTrainer",

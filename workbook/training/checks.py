@@ -25,7 +25,7 @@ from workbook.tasks import get_task
 from workbook.theory.choices import ESTIMATORS, TRANSFORM_INPUTS, TRANSFORMS, WHOLE_GROUP
 from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.training.config import CHOICES, CancellationConfig, RunConfig, trainer_args
-from workbook.training.credit import CreditCall, check_estimator, credit_call
+from workbook.training.credit_calls import CreditCall, check_estimator, credit_call
 
 # loss types whose surrogate is min(r A, clip(r) A): a reweighted surrogate can stand in for these
 CLIPPED_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from workbook.messages import InvalidValue, progress, require_one_of
 from workbook.policies.models import private_copy
-from workbook.rollouts.credit import credit_batch
+from workbook.rollouts.credit_batches import credit_batch
 from workbook.rollouts.likelihood import logps, scores
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.theory.advantages import group_advantages, permute_in_groups
@@ -51,7 +51,7 @@ from workbook.theory.credit import Rule
 from workbook.theory.credit_controls import REWARD_FREE
 from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.theory.weights import objective_weights
-from workbook.training.credit import CreditCall, credit_call
+from workbook.training.credit_calls import CreditCall, credit_call
 from workbook.training.optimizers import OPTIMIZERS, optimizer_of
 
 # the table's columns before those of the callback

@@ -29,8 +29,8 @@ Departures, each behind its field:
    `theory.batching.minibatch_order`. On several processes the order is global: rollouts are
    exchanged, so that each optimizer mini-batch keeps the promise.
 2. `advantage_estimator`: advantages are computed from the rewards by `theory.advantages`, or by a
-   credit rule (`training.credit`), which may give each token its own, (B, T), and may be a function
-   of one's own. `baseline_share` subtracts a share of the group's mean reward alone.
+   credit rule (`training.credit_calls`), which may give each token its own, (B, T), and may be a
+   function of one's own. `baseline_share` subtracts a share of the group's mean reward alone.
 3. `group_transform` and `clipping="symmetric"`: the loss becomes `-(w A).detach() * log pi`, with
    `w` from `theory.weights`. No copy of TRL's loss: TRL reads the advantages after the
    log-probabilities, so `_get_per_token_logps_and_entropies` writes `w A` in the advantages' place
@@ -71,7 +71,7 @@ from workbook.training import meter
 from workbook.training.checks import problems, reweights
 from workbook.training.config import CancellationConfig
 from workbook.training.contract import missing_hooks
-from workbook.training.credit import CreditCall, TrainerCredit, credit_call
+from workbook.training.credit_calls import CreditCall, TrainerCredit, credit_call
 from workbook.training.token_record import StepRecord
 
 # Batch columns that are padded on the left; needed only to exchange rollouts between processes.

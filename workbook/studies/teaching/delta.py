@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbook.probes.values import exact_values
-from workbook.rollouts.credit import credit_batch
+from workbook.rollouts.credit_batches import credit_batch
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.teaching.masks import (

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from workbook.probes.cancellation import kinds
 from workbook.probes.values import exact_credit, exact_values
-from workbook.rollouts.credit import credit_batch
+from workbook.rollouts.credit_batches import credit_batch
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.record import load_measured

@@ -229,7 +229,7 @@ class TrainerCredit:
     ) -> CreditBatch:
         """The scored rollouts of a trainer's batch, and its policy, as a rule sees them."""
         from workbook.policies.load import Policy
-        from workbook.rollouts.credit import credit_batch
+        from workbook.rollouts.credit_batches import credit_batch
 
         # loads TRL, which a study need not wait for
         from workbook.training.config import sampling_settings
