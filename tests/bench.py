@@ -33,7 +33,7 @@ from trl import GRPOConfig, GRPOTrainer
 from workbook.policies import load_policy
 from workbook.probes import cancellation_index, coupling_by_confidence, masked_update, token_flips
 from workbook.rollouts import sample_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.worlds.study import SIZES, run_world_arm
 from workbook.tasks import get_task
 from workbook.theory import group_advantages
@@ -215,11 +215,11 @@ def bench_sampling(rounds: int) -> None:
 
 def bench_studies(rounds: int) -> None:
     """Print how many runs of the arena a core does in an hour, by rule."""
-    bench = Bench("world:third", 0, "tuning")
-    bench.readings(SIZES["world:third"].held_out)
+    unit = StudyUnit("world:third", 0, "tuning")
+    unit.readings(SIZES["world:third"].held_out)
     for rule in ("dr_grpo", "permuted", "known_credit"):
         took = statistics.median(
-            seconds(lambda rule=rule: run_world_arm(bench, rule, 3e-4)) for _ in range(rounds)
+            seconds(lambda rule=rule: run_world_arm(unit, rule, 3e-4)) for _ in range(rounds)
         )
         print(f"arena, {rule}: {3600 / took:,.0f} runs per core hour")
 

@@ -152,7 +152,7 @@ def test_after_a_call_that_failed_the_cell_can_be_run_again(monkeypatch, tmp_pat
     monkeypatch.delitem(sys.modules, "workbook")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert not hasattr(importlib.import_module("workbook"), "setup")
-    monkeypatch.setattr(colab, "plan", lambda *_: [])
+    monkeypatch.setattr(colab, "install_commands", lambda *_: [])
     monkeypatch.setattr(colab, "requirements", list)
     colab.prepare()
     assert hasattr(importlib.import_module("workbook"), "setup")

@@ -30,7 +30,7 @@ LOCK = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 PINS = [Requirement(line) for line in LOCK if line.strip() and not line.startswith("#")]
 # declared, and used by a name in a file of ours, not imported
 NAMED = {
-    "gguf": ("workbook/policies/packaged.py", 'require("gguf")'),
+    "gguf": ("workbook/policies/packaged.py", 'require_package("gguf")'),
     "import-linter": ("Makefile", "lint-imports"),
     "myst-nb": ("workbook/book/pages.py", '"myst_nb"'),
     "pip": ("Makefile", "-m pip install"),

@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from workbook import app
 from workbook.app import latest_run
 from workbook.rollouts import read_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -93,8 +93,8 @@ def test_a_drop_in_with_lora_takes_a_model_and_a_data_set(run, tool_caller, tmp_
 
 
 def test_a_rule_of_ones_own_trains_and_enters_the_arena(run, monkeypatch):
-    bench, small = Bench("tiny", 0), {"units": 2, "batches": 1, "worlds": ("tiny",), "jobs": 1}
-    monkeypatch.setattr("workbook.app.arena.WorldUnit", lambda world, unit=0: bench)
+    study_unit, small = StudyUnit("tiny", 0), {"units": 2, "batches": 1, "worlds": ("tiny",), "jobs": 1}
+    monkeypatch.setattr("workbook.app.arena.WorldUnit", lambda world, unit=0: study_unit)
     monkeypatch.setitem(vars(app), "compare_rule", partial(app.compare_rule, **small))
     monkeypatch.setitem(vars(app), "add_to_table", lambda own: own)
     assert re.search(

@@ -18,7 +18,7 @@ from workbook.__main__ import main
 from workbook.app import arena, arena_charts, half_way, world_runs
 from workbook.places import data_path
 from workbook.statistics import t_interval
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import read_registration
 from workbook.studies.storage import table_paths
@@ -277,14 +277,14 @@ def test_a_small_arena_is_measured_rates_first(tmp_path, small):
 @pytest.fixture
 def made(small, monkeypatch):
     """The rules that are trained, in order, by runs of two batches on the bundled policy."""
-    made, bench = [], Bench("tiny", 0)
+    made, study_unit = [], StudyUnit("tiny", 0)
 
     def run(unit, rule, lr, batches):
         made.append(rule)
         return world_runs.run_rule(unit, rule, lr, batches, every=1, held_out=2)
 
     monkeypatch.setattr(arena, "run_rule", run)
-    monkeypatch.setattr(arena, "WorldUnit", lambda world, unit=0: bench)
+    monkeypatch.setattr(arena, "WorldUnit", lambda world, unit=0: study_unit)
     return made
 
 
@@ -333,7 +333,7 @@ def committed(tmp_path, small, monkeypatch):
 @pytest.fixture
 def units(made, monkeypatch):
     """The rules that are trained, on the units that `committed` has the runs of."""
-    monkeypatch.setattr(arena, "WorldUnit", lambda world, unit=0: Bench(world, unit))
+    monkeypatch.setattr(arena, "WorldUnit", lambda world, unit=0: StudyUnit(world, unit))
     return made
 
 
@@ -374,9 +374,9 @@ def test_runs_of_another_policy_are_no_controls(tmp_path, committed, units):
 
 
 def test_a_unit_of_a_world_is_that_of_its_studies():
-    unit, bench = world_runs.WorldUnit("third", 4), Bench("world:third", 4)
+    unit, study_unit = world_runs.WorldUnit("third", 4), StudyUnit("world:third", 4)
     for name in ("policy_name", "data_seed", "held_out_seed", "max_new_tokens", "world"):
-        theirs = bench.scale.policy if name == "policy_name" else getattr(bench, name)
+        theirs = study_unit.setting.policy if name == "policy_name" else getattr(study_unit, name)
         assert getattr(unit, name) == theirs, name
 
 

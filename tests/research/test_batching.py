@@ -31,7 +31,7 @@ from workbook.studies.batching.study import (
     order_arms,
     tuned_rates,
 )
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.theory.advantages import group_advantages
 from workbook.theory.batching import STRATEGIES
 from workbook.theory.decomposition import expected_advantages
@@ -286,14 +286,14 @@ def test_the_rate_is_the_best_below_any_collapse():
 def test_a_units_runs_begin_alike(monkeypatch):
     assert len(order_arms(0)) > len(order_arms(10)) == len(STRATEGIES)
     monkeypatch.setattr(
-        study, "arms", lambda unit: [OrderArm(2, "shuffled"), OrderArm(2, "query_preserved")]
+        study, "order_arms", lambda unit: [OrderArm(2, "shuffled"), OrderArm(2, "query_preserved")]
     )
-    monkeypatch.setattr(study, "rates", lambda: {2: 1e-4, 8: 2e-4})
+    monkeypatch.setattr(study, "tuned_levels", lambda: {2: 1e-4, 8: 2e-4})
     monkeypatch.setattr(
-        study, "loop_of", lambda arm, lr: batching_config(arm, lr, prompts=4, batches=2)
+        study, "batching_config", lambda arm, lr: batching_config(arm, lr, prompts=4, batches=2)
     )
-    monkeypatch.setattr(study, "HELD_OUT", 2)
-    tables = study.batch_composition_study(Bench("tiny", 0))
+    monkeypatch.setattr(study, "_HELD_OUT", 2)
+    tables = study.batch_composition_study(StudyUnit("tiny", 0))
     table, control = tables["curves"], tables["control"]
     assert table.groupby("order")["steps"].max().tolist() == [4, 4]
     assert (control["steps"].max(), set(control["lr"]), set(control["level"])) == (2, {2e-4}, {4})

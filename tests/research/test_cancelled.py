@@ -37,7 +37,7 @@ from workbook.probes.cancellation import (
 )
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies import CLAIMS
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.cancelled import claims, figures
 from workbook.studies.cancelled.study import BY, REWARDS, cancelled_study, powers
 from workbook.studies.record import Tables
@@ -59,7 +59,7 @@ def sampled(policy, task):
 
 @pytest.fixture(scope="module")
 def tables():
-    return cancelled_study(Bench("tiny", 0))
+    return cancelled_study(StudyUnit("tiny", 0))
 
 
 def test_the_parts_of_a_toy_step_are_what_autograd_makes_of_it():

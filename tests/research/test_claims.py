@@ -620,7 +620,7 @@ def test_every_row_is_a_line_with_its_bar():
         dot, threshold = (
             float(re.search(pattern, page)[1]) for pattern in (r'cx="([\d.]+)"', r'd="M([\d.]+) 0V')
         )
-        assert 6 <= min(low, dot) <= max(high, dot) <= cards.BAR[0] - 6
+        assert 6 <= min(low, dot) <= max(high, dot) <= cards._BAR_WIDTH - 6
         assert (dot - threshold) * (row.mean - row.threshold) >= 0
 
 

@@ -28,8 +28,8 @@ from workbook.policies.family import (
 from workbook.policies.load import check_name, locate
 from workbook.policies.packaged import RECORD
 from workbook.policies.small import from_int8
-from workbook.studies import Bench, making
-from workbook.studies.bench import UNITS
+from workbook.studies import StudyUnit, making
+from workbook.studies.unit import UNITS
 from workbook.studies.making import make_member
 from workbook.tasks import Chain, get_task
 from workbook.tasks.chain import (
@@ -275,31 +275,31 @@ def test_units_train_and_hold_out_in_classes_of_their_own():
     """Ten policies in turn; no prompt of any unit's training is held out by any unit, whatever its
     scale.
     """
-    units = [Bench("family", unit) for unit in range(12)]
-    assert [bench.scale.policy for bench in units] == [
+    units = [StudyUnit("family", unit) for unit in range(12)]
+    assert [study_unit.setting.policy for study_unit in units] == [
         Member(UNITS[k % 10]).name for k in range(12)
     ]
-    train = [set(bench.task.dataset(30, bench.data_seed)["prompt"]) for bench in units]
-    held = [set(bench.task.dataset(30, bench.held_out_seed)["prompt"]) for bench in units]
+    train = [set(study_unit.task.dataset(30, study_unit.data_seed)["prompt"]) for study_unit in units]
+    held = [set(study_unit.task.dataset(30, study_unit.held_out_seed)["prompt"]) for study_unit in units]
     assert not set.union(*train) & set.union(*held)
     assert len(set.union(*train)) > 340 < len(set.union(*held))
     for seed in range(8):
-        bench = Bench("bundled", seed)
-        assert bench.data_seed == seed
-        assert bench.data_seed % 8 != bench.held_out_seed % 8
+        study_unit = StudyUnit("bundled", seed)
+        assert study_unit.data_seed == seed
+        assert study_unit.data_seed % 8 != study_unit.held_out_seed % 8
 
 
 def test_a_unit_is_dialled_to_another_member():
-    bench = Bench("family", 5)
-    other = bench.dialled(alphabets=4).dialled(operands=7)
-    assert other.scale.policy == f"family:seed={UNITS[5]},alphabets=4,operands=7"
-    assert (other.scale.max_new_tokens, bench.scale.max_new_tokens) == (7 * 7 + 13, 48)
-    assert (other.data_seed, other.held_out_seed) == (bench.data_seed, bench.held_out_seed)
-    alike = bench.dialled(alphabets=4)
-    assert list(map(to_first_alphabet, alike.task.dataset(9, bench.data_seed)["prompt"])) == list(
-        bench.task.dataset(9, bench.data_seed)["prompt"]
+    study_unit = StudyUnit("family", 5)
+    other = study_unit.dialled(alphabets=4).dialled(operands=7)
+    assert other.setting.policy == f"family:seed={UNITS[5]},alphabets=4,operands=7"
+    assert (other.setting.max_new_tokens, study_unit.setting.max_new_tokens) == (7 * 7 + 13, 48)
+    assert (other.data_seed, other.held_out_seed) == (study_unit.data_seed, study_unit.held_out_seed)
+    alike = study_unit.dialled(alphabets=4)
+    assert list(map(to_first_alphabet, alike.task.dataset(9, study_unit.data_seed)["prompt"])) == list(
+        study_unit.task.dataset(9, study_unit.data_seed)["prompt"]
     )
     with refused("dial", "depth"):
-        bench.dialled(depth=3)
+        study_unit.dialled(depth=3)
     with refused("dials", {"alphabets": 4}):
-        Bench("bundled").dialled(alphabets=4)
+        StudyUnit("bundled").dialled(alphabets=4)

@@ -15,7 +15,7 @@ from workbook.probes.dose import anchor_labels, dose_blocks
 from workbook.probes.step import permuted_advantages, pushing_prompts
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies import Tables, record
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.flips import claims, figures, study
 from workbook.studies.registration import read_registration
 from workbook.views.live_study import NOW
@@ -100,9 +100,9 @@ def test_each_sign_of_a_measured_prompt_and_of_a_bundle_is_a_block():
 
 
 def test_the_study_of_language_models_at_its_smallest_is_of_the_blocks_it_names():
-    bench = Bench("tiny", 100)
-    bench.scale = replace(bench.scale, group_size=4)
-    tables = study.dose_llm_study(bench)
+    unit = StudyUnit("tiny", 100)
+    unit.setting = replace(unit.setting, group_size=4)
+    tables = study.dose_llm_study(unit)
     assert tables["blocks"]["error"].item() < 0.05
     assert tables["blocks"]["prompts"].item() == 4
     rates = tables["rates"].set_index(["tokens", "prompts"])

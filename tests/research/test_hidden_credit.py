@@ -14,7 +14,7 @@ from refusals import refused
 from workbook.chapters.credit import explore
 from workbook.probes import value_gaps
 from workbook.probes.value_gaps import movement_shares, step_gaps
-from workbook.studies import Bench, Tables, measurements
+from workbook.studies import StudyUnit, Tables, measurements
 from workbook.studies.credit import study
 from workbook.studies.credit.claims import MEASURES, exact_slope, widening
 from workbook.studies.credit.study import (
@@ -29,8 +29,8 @@ from workbook.views.live_study import NOW
 
 
 @pytest.fixture(scope="module")
-def bench():
-    return Bench("tiny", 0)
+def unit():
+    return StudyUnit("tiny", 0)
 
 
 def test_the_gap_is_the_slope_of_a_regression_with_a_constant_per_cell():
@@ -55,18 +55,18 @@ def test_the_gap_is_the_slope_of_a_regression_with_a_constant_per_cell():
     )
 
 
-def test_parts_share_no_rollout_and_have_the_size_asked_for(bench):
+def test_parts_share_no_rollout_and_have_the_size_asked_for(unit):
     for prompts, group in ((2, 4), (3, 2), (6, 8), (1, 3)):
-        parts = parts_of(bench.rollouts, prompts, group, 4, seed=1)
+        parts = parts_of(unit.rollouts, prompts, group, 4, seed=1)
         assert 1 <= len(parts) <= 4
         for part in parts:
             assert part.group_ids.unique(return_counts=True)[1].tolist() == [group] * prompts
         taken = torch.cat([part.group_ids for part in parts])
         assert taken.unique(return_counts=True)[1].max() <= 8
-    assert parts_of(bench.rollouts, 7, 1, 4, seed=1) == []
+    assert parts_of(unit.rollouts, 7, 1, 4, seed=1) == []
 
 
-def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench, monkeypatch):
+def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(unit, monkeypatch):
     cells = {"few": ("reinforce", [(2, 1), (2, 8), (2, 12)]), "more": ("grpo", [(6, 8), (7, 8)])}
     for name, value in {
         "AXES": cells,
@@ -76,9 +76,9 @@ def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench
         "REPEATED": 24,
     }.items():
         monkeypatch.setattr(study, name, value)
-    before = {name: p.clone() for name, p in bench.policy.model.state_dict().items()}
-    tables = value_gap_study(bench)
-    assert all(torch.equal(p, before[name]) for name, p in bench.policy.model.state_dict().items())
+    before = {name: p.clone() for name, p in unit.policy.model.state_dict().items()}
+    tables = value_gap_study(unit)
+    assert all(torch.equal(p, before[name]) for name, p in unit.policy.model.state_dict().items())
     gaps = tables["gaps"]
     assert len(gaps) == 2 * 2 * 3 * 3 * 2 == len(gaps.drop(columns="gap").drop_duplicates())
     assert (
@@ -93,16 +93,16 @@ def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench
     assert small["weighted"].iloc[1] == pytest.approx(2 * small["weighted"].iloc[0], rel=0.1), (
         "linear in the steps"
     )
-    pools = {"training": exact_pool(bench.policy, bench.task, bench.rollouts)}
+    pools = {"training": exact_pool(unit.policy, unit.task, unit.rollouts)}
     one, half = (
-        step_gaps(bench.policy, bench.rollouts, pools, lr, 0).query("advantages == 'own'")["gap"]
+        step_gaps(unit.policy, unit.rollouts, pools, lr, 0).query("advantages == 'own'")["gap"]
         for lr in (0.02, 0.01)
     )
     assert np.allclose(one, half, atol=0.02, equal_nan=True)
     permuted = []
     for twins, seed in ((1, 0), (1, 1000), (2, 0)):
         monkeypatch.setattr(value_gaps, "_PERMUTED_STEPS", twins)
-        table = step_gaps(bench.policy, bench.rollouts, pools, 0.02, seed)
+        table = step_gaps(unit.policy, unit.rollouts, pools, 0.02, seed)
         chosen = table.query(
             "advantages == 'permuted' and matched == 'position' and rollouts == 'all'"
         )
@@ -110,9 +110,9 @@ def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench
     assert permuted[2] == pytest.approx((permuted[0] + permuted[1]) / 2, nan_ok=True), (
         "a twin is the mean of its steps"
     )
-    nothing = replace(bench.rollouts, advantages=torch.zeros(len(bench.rollouts)))
+    nothing = replace(unit.rollouts, advantages=torch.zeros(len(unit.rollouts)))
     with refused("rollouts"):
-        step_gaps(bench.policy, nothing, {}, 0.1, 0)
+        step_gaps(unit.policy, nothing, {}, 0.1, 0)
 
 
 def test_measures_of_units_by_hand():
@@ -196,8 +196,8 @@ def test_a_gap_is_measured_by_sign_and_pool_over_the_study(policy, task, monkeyp
         next(explore.measure_gap(policy, task, prompts=1, group_size=1))
 
 
-def test_a_steps_movement_is_shared_out_among_classes(bench):
-    shares = movement_shares(bench.policy, bench.rollouts)
+def test_a_steps_movement_is_shared_out_among_classes(unit):
+    shares = movement_shares(unit.policy, unit.rollouts)
     assert shares["mean"].sum() == pytest.approx(1)
     with pytest.raises(ValueError, match="no categories"):
-        movement_shares(bench.policy, replace(bench.rollouts, categories=None))
+        movement_shares(unit.policy, replace(unit.rollouts, categories=None))

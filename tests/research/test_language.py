@@ -20,7 +20,7 @@ from workbook.policies import load_policy, tuned
 from workbook.policies.load import Policy
 from workbook.policies.tuned import on_q_and_v
 from workbook.rollouts import sample_rollouts
-from workbook.studies import Bench, load_measured, measure
+from workbook.studies import StudyUnit, load_measured, measure
 from workbook.studies.language import claims, study, training
 from workbook.studies.record import NotMeasured
 from workbook.studies.storage import read_manifest
@@ -194,15 +194,15 @@ def test_the_rounded_adapter_merged_is_the_policy(script, monkeypatch):
         load_policy("smollm2:sums")
     monkeypatch.setattr(tuned, "COMMITTED", script / "elsewhere")
     with refused("role", "unit"):
-        Bench(SUMS)
+        StudyUnit(SUMS)
 
 
 # --- both studies
 def test_a_unit_is_probed(script, monkeypatch):
     monkeypatch.setitem(study.SIZES, SUMS, study.ProbeSizes(14, 5, 6, 2, (2, 2), 40, 4))
-    bench = Bench(SUMS, 0)
-    assert bench.scale.policy == "smollm2:sums,seed=2"
-    tables = study.probes_study(bench)
+    unit = StudyUnit(SUMS, 0)
+    assert unit.setting.policy == "smollm2:sums,seed=2"
+    tables = study.probes_study(unit)
     assert tables["rows"]["error"].item() < 0.05, "the rows add up to a real step"
     assert tables["rows"]["measured"].item() == 5
     assert {"style", "right result", "wrong result"} <= set(tables["sums"]["kind"])
@@ -250,11 +250,11 @@ def test_rates_are_tuned_and_streams_trained(script, monkeypatch, tmp_path):
 
 
 def test_sampled_readings_are_those_of_eight_completions(script):
-    bench = Bench(SUMS, 0)
-    held_out = bench.task.dataset(3, bench.held_out_seed)["prompt"][:]
-    read = training.SampledReadings(bench.policy, bench.task, held_out, 7, 12).now(bench.policy)
+    unit = StudyUnit(SUMS, 0)
+    held_out = unit.task.dataset(3, unit.held_out_seed)["prompt"][:]
+    read = training.SampledReadings(unit.policy, unit.task, held_out, 7, 12).now(unit.policy)
     again = sample_rollouts(
-        bench.policy, bench.task, bench.task.dataset(3, bench.held_out_seed), 8, 7, 12
+        unit.policy, unit.task, unit.task.dataset(3, unit.held_out_seed), 8, 7, 12
     )
     rewards, lengths = again.rewards.view(3, 8), again.completion_mask.sum(1).float()
     assert read["value"] == pytest.approx(float(rewards.mean()))

@@ -6,7 +6,7 @@ import pytest
 
 from workbook.chapters.recovered import compute_recovered, explore
 from workbook.studies import CLAIMS
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.record import NotMeasured, Tables
 from workbook.studies.recovered import claims as measures
 from workbook.studies.recovered import figures
@@ -17,7 +17,7 @@ from workbook.views.charts import PART_NAMES, describe_parts
 
 @pytest.fixture(scope="module")
 def tables():
-    return studies.recovered_study(Bench("tiny", 1))
+    return studies.recovered_study(StudyUnit("tiny", 1))
 
 
 def test_every_setting_has_a_split_that_adds_up(tables):

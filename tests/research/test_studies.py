@@ -16,7 +16,7 @@ from refusals import refused
 from workbook import __main__
 from workbook.policies import load_policy
 from workbook.statistics import nested_mean
-from workbook.studies import SCALES, Setting, bench, load_measured, measure, record, storage
+from workbook.studies import SCALES, Setting, study_unit, load_measured, measure, record, storage
 from workbook.studies.record import check_results, provenance
 from workbook.studies.registration import (
     named_after,
@@ -82,17 +82,17 @@ def test_a_manifest_names_every_policy_of_its_unit(tmp_path, monkeypatch):
             policy, provenance=policy.provenance | {"name": name, "sha256": digest(name)}
         )
 
-    def widths(bench):
-        benches = [bench.dialled(width=8), bench.dialled(width=8).dialled(operands=3)]
+    def widths(study_unit):
+        study_units = [study_unit.dialled(width=8), study_unit.dialled(width=8).dialled(operands=3)]
         return {
             "widths": pd.DataFrame(
-                {"parameters": [here.policy.model.num_parameters() for here in benches]}
+                {"parameters": [here.policy.model.num_parameters() for here in study_units]}
             )
         }
 
     monkeypatch.setattr(record, "_study", lambda name: widths)
-    monkeypatch.setattr(bench, "load_policy", loaded)
-    monkeypatch.setattr(bench, "make_member", lambda member: None)
+    monkeypatch.setattr(study_unit, "load_policy", loaded)
+    monkeypatch.setattr(study_unit, "make_member", lambda member: None)
     measure("dose", "family", seeds=[0], folder=tmp_path)
     manifest = read_manifest("dose", tmp_path).iloc[0]
     names = ["family:seed=1", "family:seed=1,width=8", "family:seed=1,width=8,operands=3"]
@@ -131,16 +131,16 @@ def test_as_many_seeds_as_registered_are_measured(tmp_path, monkeypatch):
             tmp_path, "dose_llm", "smollm2_plain", seed, {"rates": pd.DataFrame({"x": [seed]})}
         )
 
-    whole = bench.Bench
+    whole = study_unit.StudyUnit
     monkeypatch.setattr(record, "_study", lambda name: tabulate)
-    monkeypatch.setattr(bench, "Bench", lambda scale, seed, role: whole("tiny", seed))
+    monkeypatch.setattr(study_unit, "Bench", lambda scale, seed, role: whole("tiny", seed))
     measure("dose_llm", "smollm2_plain", folder=tmp_path)
     rows = load_measured("dose_llm", "smollm2_plain", "rates", tmp_path)
     assert rows["seed"].tolist() == rows["x"].tolist() == [*range(count)]
 
 
-def tabulate(bench):
-    return {"rates": pd.DataFrame({"x": [bench.seed]})}
+def tabulate(study_unit):
+    return {"rates": pd.DataFrame({"x": [study_unit.number]})}
 
 
 TABLE = pd.DataFrame(

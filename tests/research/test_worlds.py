@@ -19,7 +19,7 @@ from workbook.policies import load_policy, worlds
 from workbook.policies.small import from_int8
 from workbook.policies.worlds import policy_folder, world_file, world_seeds
 from workbook.probes import policy_report as start
-from workbook.studies import Bench
+from workbook.studies import StudyUnit
 from workbook.tasks import get_task
 from workbook.tasks import worlds as named
 
@@ -198,16 +198,16 @@ def test_tuning_and_units_share_no_prompt():
     any.
     """
     world = MADE[0]
-    benches = [Bench(f"world:{world}", k) for k in range(10)]
-    benches += [Bench(f"world:{world}", k, role="tuning") for k in range(3)]
-    train = [set(bench.task.dataset(20, bench.data_seed)["prompt"]) for bench in benches]
-    held = [set(bench.task.dataset(20, bench.held_out_seed)["prompt"]) for bench in benches]
+    units = [StudyUnit(f"world:{world}", k) for k in range(10)]
+    units += [StudyUnit(f"world:{world}", k, role="tuning") for k in range(3)]
+    train = [set(unit.task.dataset(20, unit.data_seed)["prompt"]) for unit in units]
+    held = [set(unit.task.dataset(20, unit.held_out_seed)["prompt"]) for unit in units]
     assert not set.union(*train) & set.union(*held)
     assert not set.union(*train[:10], *held[:10]) & set.union(*train[10:], *held[10:])
-    assert len({bench.scale.policy for bench in benches}) == 13
-    assert benches[0].scale.max_new_tokens == benches[0].task.longest
+    assert len({unit.setting.policy for unit in units}) == 13
+    assert units[0].scale.max_new_tokens == units[0].task.longest
     with refused("role", "tuning", ("unit",)):
-        Bench("family", 0, role="tuning")
+        StudyUnit("family", 0, role="tuning")
 
 
 def test_a_start_is_described_by_what_it_earns_and_where_it_is_wrong():

@@ -9,7 +9,7 @@ from test_worlds_study import write
 
 from workbook.app import half_way
 from workbook.rollouts import credit_batch, sample_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.record import NotMeasured, load_measured, measure
 from workbook.studies.worlds import questions, study
 from workbook.studies.worlds.questions import GROUPS, TWINS
@@ -28,12 +28,12 @@ def test_long_rollouts_weigh_less_or_their_group_as_much(policy, task):
 
 
 def test_the_other_sampler_draws_likely_words_alone_and_with_the_same_random_numbers():
-    bench = Bench("tiny")
+    unit = StudyUnit("tiny")
     own, other = (
-        sample_rollouts(questions.policy_of(bench, arm), bench.task, 4, 8, 1, 48)
+        sample_rollouts(questions.policy_of(unit, arm), unit.task, 4, 8, 1, 48)
         for arm in ("", "sampler")
     )
-    same = sample_rollouts(bench.policy, bench.task, 4, 8, 1, 48, top_p=questions.TOP_P)
+    same = sample_rollouts(unit.policy, unit.task, 4, 8, 1, 48, top_p=questions.TOP_P)
     assert other.completions == same.completions
     assert torch.allclose(other.old_logps, same.old_logps, atol=2e-5), (
         "scored as if the model had drawn them"
@@ -57,7 +57,7 @@ def test_small_studies_of_one_unit(tmp_path, monkeypatch):
     monkeypatch.setattr(questions, "FEW_REDRAWS", 2)
     with pytest.raises(NotMeasured):
         measure("worlds_groups", "tiny", [0], tmp_path)  # before its rates
-    own = study.run_world_arm(Bench("tiny"), "dr_grpo", 6e-4)
+    own = study.run_world_arm(StudyUnit("tiny"), "dr_grpo", 6e-4)
     write(tmp_path, "worlds_rates", "tiny", 0, runs=own.assign(policy=0))
     for name, count in (("worlds_groups", 8), ("worlds_defaults", 7)):
         measure(name, "tiny", [0], tmp_path)

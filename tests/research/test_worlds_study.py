@@ -22,7 +22,7 @@ from workbook.chapters.worlds import charts, explore
 from workbook.chapters.worlds.explore import TEXTS, WRONG, compute_walk, compute_world, world_start
 from workbook.ledger import CANNOT
 from workbook.studies import compute_ledger, measurements, record
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import WORLD_SCALES, read_registration
 from workbook.studies.worlds import claims, figures, outcomes, question_claims, questions, study
@@ -290,7 +290,7 @@ def test_the_signal_of_exact_gradients_is_that_of_sampled_updates(monkeypatch):
     is no larger.
     """
     monkeypatch.setitem(study.SIZES, "tiny", study.WorldSizes(2, 1, 2, 24))
-    updates = study.start_study(Bench("tiny"))["updates"].set_index("rule")
+    updates = study.start_study(StudyUnit("tiny"))["updates"].set_index("rule")
     ratio = updates["sampled2"] / updates["mean2"]
     assert ratio.tolist() == pytest.approx([1, 1], abs=0.25)
     assert updates.loc["oracle", "mean2"] * 49 / 64 == pytest.approx(
@@ -354,7 +354,7 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(
     }
     made.clear()
     monkeypatch.setattr(
-        study, "unit_rates", lambda bench: rates | {"entropy_minimization": 5e-4, "permuted": 1e-3}
+        study, "unit_rates", lambda study_unit: rates | {"entropy_minimization": 5e-4, "permuted": 1e-3}
     )
     monkeypatch.setattr(study, "LASTING", (*rates, "entropy_minimization", "permuted"))
     measure("worlds_300_plain_rate", "tiny", [0], tmp_path)
@@ -416,7 +416,7 @@ def test_charts_of_plains_settings_have_what_the_rows_have(folder):
 
 def test_a_scale_of_worlds_has_no_bench():
     with refused("scale", "worlds"):
-        Bench("worlds")
+        StudyUnit("worlds")
 
 
 # --- explorers
@@ -484,7 +484,7 @@ def test_a_run_is_drawn_over_what_was_measured(monkeypatch):
     assert curve.groupby("series").size().to_dict() == dict.fromkeys(names, 9)
     short = partial(world_runs.run_rule, batches=2, every=1, held_out=2)
     monkeypatch.setattr(world_runs, "run_rule", short)
-    monkeypatch.setattr(world_runs, "WorldUnit", Bench)
+    monkeypatch.setattr(world_runs, "WorldUnit", StudyUnit)
     rows = list(explore.measure_rules("tiny", 1e-3))
     assert [line for _, line, _ in rows[::3]] == [f"{name}, now" for name in names]
     assert len({value for tokens, _, value in rows if tokens == 0}) == 1

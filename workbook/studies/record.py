@@ -155,7 +155,7 @@ def measure(
     data/results itself.
     """
     from workbook.files import made_with
-    from workbook.studies.bench import Bench
+    from workbook.studies.unit import StudyUnit
 
     run = _study(study)
     check_scale(scale)
@@ -174,25 +174,25 @@ def measure(
         if seed in measured_seeds(study, scale, folder):  # by another process, too
             continue
         role = "tuning" if study in TUNING and scale in POLICY_SCALES else "unit"
-        bench, began = Bench(scale, seed, role), time.perf_counter()
+        unit, began = StudyUnit(scale, seed, role), time.perf_counter()
         stated = registration and registration.hash
         place = (
             experiment_folder(study, folder)
             / ".parts"
             / f"{study}-{scale.replace(':', '=')}-seed={seed}"
         )
-        bench.results, bench.parts = folder, _parts(place, made_with(bench.policy)["git"], stated)
-        tables = run(bench)
+        unit.results, unit.parts = folder, _parts(place, made_with(unit.policy)["git"], stated)
+        tables = run(unit)
         command = f"python -m workbook measure {shlex.quote(study)} --scale {scale} --seeds {seed}"
         facts = {
             "command": command,
             "seconds": round(time.perf_counter() - began, 1),
             "registration": stated,
         }
-        facts |= {"scale": asdict(bench.scale), **made_with(bench.policy), "policies": bench.loaded}
+        facts |= {"scale": asdict(unit.setting), **made_with(unit.policy), "policies": unit.loaded}
         write_unit(study, scale, seed, tables, facts, folder)
-        if bench.parts is not None:
-            shutil.rmtree(bench.parts, ignore_errors=True)
+        if unit.parts is not None:
+            shutil.rmtree(unit.parts, ignore_errors=True)
     return table_paths(study, folder)
 
 

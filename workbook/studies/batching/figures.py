@@ -17,7 +17,7 @@ from workbook.studies.batching.study import (
     measured_curves,
     tuned_levels,
 )
-from workbook.studies.bench import UNITS
+from workbook.studies.unit import UNITS
 from workbook.studies.record import Tables, load_measured
 from workbook.views.figures import INTERVAL
 

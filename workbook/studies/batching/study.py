@@ -21,7 +21,7 @@ import torch
 
 from workbook.probes.minibatches import cancelled_in_steps, gradient_gram, sign_shared_words
 from workbook.probes.readings import Readings
-from workbook.studies.bench import UNITS, Bench
+from workbook.studies.unit import UNITS, StudyUnit
 from workbook.studies.record import load_measured
 from workbook.theory.batching import STRATEGIES, minibatch_order
 from workbook.training.loop import LoopConfig, sample_batch, train
@@ -80,37 +80,37 @@ def batching_config(
     )
 
 
-def batch_composition_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def batch_composition_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table curves: a row per arm and generation batch, columns as in `train`; control:
     of `CONTROL`.
     """
     lr = tuned_levels()
     curves = _runs(
-        bench, [*((arm, lr[arm.level]) for arm in order_arms(bench.seed)), (CONTROL, lr[8])], _EVERY
+        unit, [*((arm, lr[arm.level]) for arm in order_arms(unit.number)), (CONTROL, lr[8])], _EVERY
     )
     control = curves["level"].eq(CONTROL.level) & curves["lr"].eq(lr[8])
     return {"curves": curves[~control], "control": curves[control]}
 
 
-def one_prompt_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def one_prompt_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """The same at level 1: mini-batches of one prompt's worth of rollouts."""
     return {
-        "curves": _runs(bench, [(OrderArm(1, order), tuned_levels()[1]) for order in SOME], _EVERY)
+        "curves": _runs(unit, [(OrderArm(1, order), tuned_levels()[1]) for order in SOME], _EVERY)
     }
 
 
-def batch_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def batch_rates_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table curves: the same of shuffled mini-batches at each rate of the grid."""
     tried = [(OrderArm(level, "shuffled"), lr) for level, grid in RATES.items() for lr in grid]
-    return {"curves": _runs(bench, tried, every=1)}
+    return {"curves": _runs(unit, tried, every=1)}
 
 
-def _runs(bench: Bench, chosen: list[tuple[OrderArm, float]], every: int) -> pd.DataFrame:
+def _runs(unit: StudyUnit, chosen: list[tuple[OrderArm, float]], every: int) -> pd.DataFrame:
     """The curves of some arms at their rates, from the same first rollouts, read on the unit's
     held-out prompts.
     """
-    policy, task, seed = bench.policy, bench.task, bench.data_seed
-    readings = Readings(policy, task, task.dataset(_HELD_OUT, bench.held_out_seed)["prompt"])
+    policy, task, seed = unit.policy, unit.task, unit.data_seed
+    readings = Readings(policy, task, task.dataset(_HELD_OUT, unit.held_out_seed)["prompt"])
     loops = [(batching_config(arm, lr), {**arm._asdict(), "lr": lr}) for arm, lr in chosen]
     loop = loops[0][0]
     rows = task.dataset(loop.prompts * loop.batches, seed).select(range(loop.prompts))
@@ -197,17 +197,17 @@ def against_shuffled(runs: pd.DataFrame, outcome: str = "value") -> pd.DataFrame
     )
 
 
-def minibatches_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def minibatches_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table steps: means over mini-batches of two prompts' worth, a row per strategy, drawn order
     and tokens.
     """
-    rollouts, rows = bench.rollouts, []
+    rollouts, rows = unit.rollouts, []
     for tokens, chosen in {"all": None, "shared": sign_shared_words(rollouts)}.items():
-        gram = gradient_gram(bench.policy, rollouts, chosen)
+        gram = gradient_gram(unit.policy, rollouts, chosen)
         for strategy in STRATEGIES:
-            generator = torch.Generator().manual_seed(bench.seed)
+            generator = torch.Generator().manual_seed(unit.number)
             for draw in range(DRAWS):
-                parts = bench.scale.prompts // 2
+                parts = unit.setting.prompts // 2
                 order = minibatch_order(
                     strategy, rollouts.group_ids, rollouts.advantages, parts, generator
                 )

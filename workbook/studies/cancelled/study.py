@@ -34,7 +34,7 @@ from workbook.probes.cancellation import (
 )
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.bench import Bench, distinct_rollouts
+from workbook.studies.unit import StudyUnit, distinct_rollouts
 from workbook.theory.coupling import NEARLY_CERTAIN
 
 REWARDS = ("by reward", "permuted")
@@ -79,29 +79,29 @@ SIZES = {
 }
 
 
-def cancelled_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def cancelled_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """The tables of one unit, as the module's head says."""
-    size, on_chain = SIZES[bench.scale.name], bench.scale.task == "chain"
+    size, on_chain = SIZES[unit.setting.name], unit.setting.task == "chain"
     sampled = (
-        bench.sample(size.prompts, bench.data_seed)
+        unit.sample(size.prompts, unit.data_seed)
         if on_chain
-        else distinct_rollouts(bench, size.prompts)
+        else distinct_rollouts(unit, size.prompts)
     )
     rollouts = categorized(sampled)
-    rows = prompt_rows(bench.policy, rollouts, size.measured, size.alone, size.bundle, size.by)
-    deep = deep_prompts(bench, size) if size.deep else []
+    rows = prompt_rows(unit.policy, rollouts, size.measured, size.alone, size.bundle, size.by)
+    deep = deep_prompts(unit, size) if size.deep else []
     sums, more = [prompts_curve(rows, permuted=on_chain)], {}
     if size.rollouts > GROUP:
         sums += [
-            rollouts_curve(rollout_rows(bench.policy, one, GROUP), size.rollouts) for one in deep
+            rollouts_curve(rollout_rows(unit.policy, one, GROUP), size.rollouts) for one in deep
         ]
     if deep:
         products = [
-            both_products(bench.policy, one, size.rollouts).assign(group=k)
+            both_products(unit.policy, one, size.rollouts).assign(group=k)
             for k, one in enumerate(deep)
         ]
         more["products"] = pd.concat(products, ignore_index=True)
-    if on_chain and bench.seed < KEPT_TOKENS:
+    if on_chain and unit.number < KEPT_TOKENS:
         more["tokens"] = single_tokens(rows)
     facts = {
         "rows": len(rows.blocks.blocks),
@@ -110,7 +110,7 @@ def cancelled_study(bench: Bench) -> dict[str, pd.DataFrame]:
     }
     tables = {
         "sums": pd.concat(sums).groupby(BY, sort=False).sum().reset_index(),
-        "steps": real_steps(bench.policy, rollouts, rows, size.stepped),
+        "steps": real_steps(unit.policy, rollouts, rows, size.stepped),
         "rows": pd.DataFrame([facts | {"reward": float(rollouts.rewards.mean())}]),
     }
     return tables | more
@@ -121,13 +121,13 @@ def powers(most: int, least: int = 1) -> list[int]:
     return [2**k for k in range(most.bit_length()) if least <= 2**k <= most]
 
 
-def deep_prompts(bench: Bench, size: CancelledSizes) -> list[Rollouts]:
+def deep_prompts(unit: StudyUnit, size: CancelledSizes) -> list[Rollouts]:
     """Many rollouts of held-out prompts, one by one, whose first GROUP rollouts have different
     rewards.
     """
-    prompts, length = bench.task.dataset(size.deep, bench.held_out_seed), bench.scale.max_new_tokens
+    prompts, length = unit.task.dataset(size.deep, unit.held_out_seed), unit.setting.max_new_tokens
     whole = sample_rollouts(
-        bench.policy, bench.task, prompts, size.rollouts, bench.held_out_seed, length
+        unit.policy, unit.task, prompts, size.rollouts, unit.held_out_seed, length
     )
     each = [categorized(whole).select(whole.group_ids == group) for group in range(len(prompts))]
     return [one for one in each if one.rewards[:GROUP].unique().numel() > 1]

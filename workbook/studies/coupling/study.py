@@ -23,7 +23,7 @@ from workbook.probes.coupling import (
 from workbook.probes.pair_mass import opposed_signs, pair_sums
 from workbook.probes.step import MOVED, along_training, matched_lr
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.theory.coupling import BELOW_HALF, NEARLY_CERTAIN
 
 _STEP = 0.03  # nats, root mean square, of the full step that is compared with the output layer's
@@ -34,17 +34,17 @@ SIZES = {
 }
 
 
-def mass_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def mass_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables pairs, blocks, opposed, adam and training of one unit."""
-    sizes, policy, scale = SIZES[bench.scale.name], bench.policy, bench.scale
-    rollouts = bench.sample(sizes["prompts"], bench.data_seed)
+    sizes, policy, scale = SIZES[unit.setting.name], unit.policy, unit.setting
+    rollouts = unit.sample(sizes["prompts"], unit.data_seed)
     blocks = block_coupling(policy, rollouts, blocks="sign")
     # at each checkpoint of a run: what moves with a pushing token (H3), and the output layer as a
     # proxy (H4)
     training, (steps, every, prompts, lr) = [], sizes["training"]
-    run = {"every": every, "seed": bench.data_seed, "max_new_tokens": scale.max_new_tokens}
+    run = {"every": every, "seed": unit.data_seed, "max_new_tokens": scale.max_new_tokens}
     for step, trained, batch in along_training(
-        policy, bench.task, steps, prompts, scale.group_size, lr, **run
+        policy, unit.task, steps, prompts, scale.group_size, lr, **run
     ):
         if batch.advantages.any():
             tables = pd.concat(
@@ -52,7 +52,7 @@ def mass_study(bench: Bench) -> dict[str, pd.DataFrame]:
             )
             training.append(tables.assign(step=step, reward=float(batch.rewards.mean())))
     return {
-        "pairs": pair_sums(policy, rollouts, *sizes["products"], seed=bench.seed),
+        "pairs": pair_sums(policy, rollouts, *sizes["products"], seed=unit.number),
         "blocks": coupling_by_mass(blocks),
         "opposed": opposed_signs(policy, rollouts, blocks),
         "adam": first_steps(policy, rollouts, sizes["masked"]),

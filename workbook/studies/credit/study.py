@@ -26,7 +26,7 @@ from workbook.probes.value_gaps import (
 from workbook.probes.values import ValuedTokens, exact_pool
 from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.theory.advantages import group_advantages
 from workbook.training.optimizers import optimizer_of
 
@@ -46,43 +46,43 @@ REPEATED, _STEPS = 128, 8  # rollouts of one batch, and updates on it (H9)
 _HELD_OUT = 256  # rollouts of held-out prompts that one step is judged by (R4)
 
 
-def value_gap_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def value_gap_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables gaps (H7, R1, R4), budget (H8) and repeated (H9) of one unit."""
-    policy, rollouts = bench.policy, bench.rollouts
+    policy, rollouts = unit.policy, unit.rollouts
     few = rollouts.select(slice(0, REPEATED))
     lr = matched_lr(policy, few, "sgd", SMALL_NATS)
-    held_out = bench.held_out.select(slice(0, _HELD_OUT))
+    held_out = unit.held_out.select(slice(0, _HELD_OUT))
     pools = {
-        "training": exact_pool(policy, bench.task, rollouts),
-        "held-out": exact_pool(policy, bench.task, held_out),
+        "training": exact_pool(policy, unit.task, rollouts),
+        "held-out": exact_pool(policy, unit.task, held_out),
     }
-    batch = {"training": exact_pool(policy, bench.task, few), "held-out": pools["held-out"]}
+    batch = {"training": exact_pool(policy, unit.task, few), "held-out": pools["held-out"]}
     rates = {SMALL_NATS: lr, TINY_NATS: lr * TINY_NATS / SMALL_NATS}
     repeated = [
         repeated_gaps(policy, few, batch, rate, _STEPS).assign(nats=nats)
         for nats, rate in rates.items()
     ]
     return {
-        "gaps": step_gaps(policy, rollouts, pools, lr, bench.seed),
-        "budget": budget_gaps(bench, lr),
+        "gaps": step_gaps(policy, rollouts, pools, lr, unit.number),
+        "budget": budget_gaps(unit, lr),
         "repeated": pd.concat(repeated, ignore_index=True),
     }
 
 
-def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
+def budget_gaps(unit: StudyUnit, lr: float) -> pd.DataFrame:
     """H8: gaps after one step on parts of the rollouts, along its three axes.
 
     Pools: fresh rollouts of the prompts that the step is taken on, and of held-out prompts.
     Columns: axis, prompts, group_size, pool, matched, gap (mean over the parts), rms (nats, of the
     pool), parts.
     """
-    policy, task, length = bench.policy, bench.task, bench.scale.max_new_tokens
+    policy, task, length = unit.policy, unit.task, unit.setting.max_new_tokens
     rows, other = (
-        task.dataset(bench.scale.prompts, bench.data_seed),
-        task.dataset(32, bench.held_out_seed),
+        task.dataset(unit.setting.prompts, unit.data_seed),
+        task.dataset(32, unit.held_out_seed),
     )
     # of the generator: the prompts are those of rows
-    seeds = [bench.data_seed + 100_000 * (1 + i) for i in range(3)]
+    seeds = [unit.data_seed + 100_000 * (1 + i) for i in range(3)]
     few = rows.select(range(min(DEEP_PROMPTS, len(rows))))
     deep = sample_rollouts(policy, task, few, DEEP, seeds[0], length)
     fresh = {"training": (rows, seeds[1]), "held-out": (other, seeds[2])}
@@ -95,8 +95,8 @@ def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
     ]
     rows_of_parts, keys = [], ["axis", "prompts", "group_size", "pool", "matched"]
     for axis, estimator, prompts, group in progress(cells, "sampling budget"):
-        source = deep if group > bench.scale.group_size or axis == GROWING else bench.rollouts
-        for part in parts_of(source, prompts, group, PARTS_OF_A_CELL, bench.seed):
+        source = deep if group > unit.setting.group_size or axis == GROWING else unit.rollouts
+        for part in parts_of(source, prompts, group, PARTS_OF_A_CELL, unit.number):
             # "reinforce" subtracts the mean reward of the whole batch
             groups = (
                 part.group_ids if estimator != "reinforce" else torch.zeros_like(part.group_ids)

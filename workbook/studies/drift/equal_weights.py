@@ -21,7 +21,7 @@ from workbook.policies.family import committed_seeds
 from workbook.policies.load import load_policy
 from workbook.probes.readings import Readings
 from workbook.statistics import logs
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.drift.study import DEAD
 from workbook.studies.record import Tables
 from workbook.theory.credit_controls import EqualWeights
@@ -70,17 +70,17 @@ def arm_loop(
     return replace(loop, level=level, clip=clip, rule=rule, **fix)
 
 
-def equal_weights_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def equal_weights_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table runs of one unit: the readings of `train` for each of RUNS, whose columns
     come last.
     """
     runs = (
-        [(*run[:3], _EVERY, run[4]) for run in _RUNS[:2]] if bench.scale.name == "tiny" else _RUNS
+        [(*run[:3], _EVERY, run[4]) for run in _RUNS[:2]] if unit.setting.name == "tiny" else _RUNS
     )
-    return {"runs": _trained(bench, bench.policy, bench.data_seed, runs)}
+    return {"runs": _trained(unit, unit.policy, unit.data_seed, runs)}
 
 
-def equal_weights_tuning(bench: Bench) -> dict[str, pd.DataFrame]:
+def equal_weights_tuning(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table rates of one unit: short runs at each of RATES, of every policy that is kept for
     tuning.
     """
@@ -94,17 +94,17 @@ def equal_weights_tuning(bench: Bench) -> dict[str, pd.DataFrame]:
     parts = []
     for seed in committed_seeds("tuning"):
         policy = load_policy(name := f"family:seed={seed}")
-        bench.loaded[name] = policy.provenance["sha256"]
-        parts += [_trained(bench, policy, seed, runs, lr).assign(policy=name) for lr in RATES]
+        unit.loaded[name] = policy.provenance["sha256"]
+        parts += [_trained(unit, policy, seed, runs, lr).assign(policy=name) for lr in RATES]
     return {"rates": pd.concat(parts, ignore_index=True)}
 
 
-def _trained(bench: Bench, policy, seed: int, runs: list[tuple], lr: float = LR) -> pd.DataFrame:
+def _trained(unit: StudyUnit, policy, seed: int, runs: list[tuple], lr: float = LR) -> pd.DataFrame:
     """The readings of runs from one policy, with each run's names."""
-    held_out = bench.task.dataset(HELD_OUT_PROMPTS, bench.held_out_seed)["prompt"][:]
-    readings, tables = Readings(policy, bench.task, held_out), []
+    held_out = unit.task.dataset(HELD_OUT_PROMPTS, unit.held_out_seed)["prompt"][:]
+    readings, tables = Readings(policy, unit.task, held_out), []
     for run in runs:
-        table = train(policy, bench.task, arm_loop(*run, lr=lr), seed, readings, _EVERY)[_KEPT]
+        table = train(policy, unit.task, arm_loop(*run, lr=lr), seed, readings, _EVERY)[_KEPT]
         names = dict(
             zip(("objective", "weights", "group_size", "batches", "permuted"), run, strict=True)
         )

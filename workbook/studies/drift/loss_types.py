@@ -30,7 +30,7 @@ from workbook.probes.step import update
 from workbook.rollouts.likelihood import FIELDS
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps, unpadded
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.theory.advantages import group_extreme, group_index, group_sum, shared_places
 from workbook.theory.weights import cancellation_residual
 from workbook.training.config import CancellationConfig
@@ -175,17 +175,17 @@ TRAINERS = {  # the last two: their own losses on given scores
 }
 
 
-def loss_types_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def loss_types_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables of one seed: residuals, a row per prompt, arm and reuse; drift, a row per reuse."""
-    policy, scale = bench.policy, bench.scale
+    policy, scale = unit.policy, unit.setting
     length = NEW_TOKENS.get(scale.name, scale.max_new_tokens)
     sampled = half_precision_rollouts(
-        policy, bench.task, PROMPTS[scale.name], scale.group_size, bench.seed, length
+        policy, unit.task, PROMPTS[scale.name], scale.group_size, unit.number, length
     )
     rollouts, lr = mixed_groups(sampled, GROUPS[scale.name]), LEARNING_RATES[scale.name]
     path = moved_scores(policy, rollouts, lr)
     drift = drift_of(rollouts, path).assign(lr=lr)
-    return {"residuals": loss_type_residuals(policy, bench.task, rollouts, path), "drift": drift}
+    return {"residuals": loss_type_residuals(policy, unit.task, rollouts, path), "drift": drift}
 
 
 def mixed_groups(rollouts: Rollouts, most: int | None = None) -> Rollouts:

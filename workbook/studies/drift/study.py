@@ -47,7 +47,7 @@ from workbook.probes.value_gaps import cell_gap
 from workbook.probes.values import exact_pool
 from workbook.rollouts.likelihood import logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.theory.advantages import group_advantages, shared_places
 from workbook.training.optimizers import optimizer_of
 
@@ -140,11 +140,11 @@ class StepReadings(FreeWords):
 # --- the studies
 
 
-def confidence_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def confidence_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables energy, residuals and runs of one unit."""
     energy, residuals, runs = [], [], []
     for confidence in CONFIDENCES:
-        here = bench.dialled(confidence=confidence)
+        here = unit.dialled(confidence=confidence)
         # smaller groups are parts of the same rollouts
         rollouts = _sampled(here, max(GROUP_SIZES), prompts=16)
         for size in GROUP_SIZES:
@@ -158,11 +158,11 @@ def confidence_study(bench: Bench) -> dict[str, pd.DataFrame]:
         (size, POINT[1]) for size in GROUP_SIZES if size != POINT[0]
     ]
     for size, confidence in places:
-        here = bench.dialled(confidence=confidence)
+        here = unit.dialled(confidence=confidence)
         table = objective_residuals(here.policy, _sampled(here, size))
         residuals.append(table.assign(confidence=confidence, group_size=size))
     for (size, confidence), arms in [(POINT, ARMS), *((place, COMPARED) for place in PLACES)]:
-        here = bench.dialled(confidence=confidence)
+        here = unit.dialled(confidence=confidence)
         readings = readings_of(here)
         for name in arms:
             for permuted in (False, True) if (size, confidence) in TWINNED else (False,):
@@ -178,10 +178,10 @@ def confidence_study(bench: Bench) -> dict[str, pd.DataFrame]:
     return {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
 
 
-def _sampled(bench: Bench, group_size: int, prompts: int | None = None) -> Rollouts:
-    prompts, length = prompts or ROLLOUTS // group_size, bench.scale.max_new_tokens
+def _sampled(unit: StudyUnit, group_size: int, prompts: int | None = None) -> Rollouts:
+    prompts, length = prompts or ROLLOUTS // group_size, unit.setting.max_new_tokens
     return sample_rollouts(
-        bench.policy, bench.task, prompts, group_size, bench.data_seed, length, estimator="dr_grpo"
+        unit.policy, unit.task, prompts, group_size, unit.data_seed, length, estimator="dr_grpo"
     )
 
 
@@ -237,16 +237,16 @@ def objective_residuals(
     return pd.DataFrame(rows, columns=["objective", "residual", "stopped", "gradient", "drift"])
 
 
-def readings_of(bench: Bench) -> FreeWords:
+def readings_of(unit: StudyUnit) -> FreeWords:
     """Readings on the unit's held-out prompts."""
     return FreeWords(
-        bench.policy,
-        bench.task,
-        bench.task.dataset(HELD_OUT_PROMPTS, bench.held_out_seed)["prompt"][:],
+        unit.policy,
+        unit.task,
+        unit.task.dataset(HELD_OUT_PROMPTS, unit.held_out_seed)["prompt"][:],
     )
 
 
-def tuning_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def tuning_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table rates of one unit: every arm at the deciding point, at each learning rate and clip
     range of the grids.
 
@@ -254,7 +254,7 @@ def tuning_study(bench: Bench) -> dict[str, pd.DataFrame]:
     run, as a share of the start's).
     """
     size, confidence = POINT
-    here = bench.dialled(confidence=confidence)
+    here = unit.dialled(confidence=confidence)
     readings, rows = readings_of(here), []
     for name, arm in ARMS.items():
         for lr in RATE_GRID:
@@ -268,13 +268,13 @@ def tuning_study(bench: Bench) -> dict[str, pd.DataFrame]:
     return {"rates": pd.DataFrame(rows, columns=["arm", "lr", "epsilon", "final", "lowest"])}
 
 
-def training_curves_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def training_curves_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table curves of one unit: `training_curves` at both places, GSPO with its twin of permuted
     advantages.
     """
-    small, tables = bench.scale.name == "tiny", []
+    small, tables = unit.setting.name == "tiny", []
     for place, arms in ({GROUPS: STEPPED} if small else CURVE_ARMS).items():
-        here = bench if small else bench.dialled(confidence=place[1])
+        here = unit if small else unit.dialled(confidence=place[1])
         settings = {"group_size": place[0], "seed": here.data_seed}
         settings |= {"batches": 2, "every": 1} if small else {"batches": _BATCHES, "every": _EVERY}
         held_out = here.task.dataset(

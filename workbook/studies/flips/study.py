@@ -43,7 +43,7 @@ from workbook.probes.step import (
     with_signs,
 )
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.bench import DRAWS_PER_PROMPT, Bench, distinct_rollouts
+from workbook.studies.unit import DRAWS_PER_PROMPT, StudyUnit, distinct_rollouts
 
 TABLES = ("rates", "net", "blocks")
 # prompts sampled, measured and in a bundle; prompts of the real steps; at which categories are
@@ -65,10 +65,10 @@ _BACKBONES = {  # flip_backbones: prompts of the one step, optimizers that take 
 }
 
 
-def dose_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def dose_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables rates, net, signs, shift, steps and blocks of one unit."""
-    *_, real, shifts = SIZES[bench.scale.name]
-    blocks, rollouts, tables = _curves(bench, bench.scale.name)
+    *_, real, shifts = SIZES[unit.setting.name]
+    blocks, rollouts, tables = _curves(unit, unit.setting.name)
     # R5: the measured prompts' rates after one real step of each optimizer on `real` pushing
     # prompts
     pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:real]
@@ -78,7 +78,7 @@ def dose_study(bench: Bench) -> dict[str, pd.DataFrame]:
     )
     steps = []
     for name in ONE_STEP_OPTIMIZERS:
-        rates = flip_rates(real_step_changes(bench.policy, batch, tokens, name))
+        rates = flip_rates(real_step_changes(unit.policy, batch, tokens, name))
         steps.append(rates.assign(optimizer=name, prompts=len(pushing)))
     more = {
         "signs": permuted_signs(blocks),
@@ -88,11 +88,11 @@ def dose_study(bench: Bench) -> dict[str, pd.DataFrame]:
     return tables | more
 
 
-def _curves(bench: Bench, sizes: str) -> tuple[Blocks, Rollouts, dict[str, pd.DataFrame]]:
+def _curves(unit: StudyUnit, sizes: str) -> tuple[Blocks, Rollouts, dict[str, pd.DataFrame]]:
     """A unit's blocks, the rollouts they are of, and the `TABLES`."""
-    prompts, measured, bundle, *_ = SIZES["tiny" if bench.scale.name == "tiny" else sizes]
-    rollouts = bench.sample(prompts, bench.data_seed)
-    blocks = dose_blocks(bench.policy, rollouts, measured, bundle)
+    prompts, measured, bundle, *_ = SIZES["tiny" if unit.setting.name == "tiny" else sizes]
+    rollouts = unit.sample(prompts, unit.data_seed)
+    blocks = dose_blocks(unit.policy, rollouts, measured, bundle)
     doses = doses_of(blocks)
     rates, net = dose_curve(blocks, doses), net_curve(blocks, doses)
     return blocks, rollouts, {"rates": rates, "net": net, "blocks": facts(blocks, rollouts)}
@@ -119,16 +119,16 @@ def facts(blocks: Blocks, rollouts: Rollouts) -> pd.DataFrame:
 # --- language models
 
 
-def dose_llm_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def dose_llm_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables rates (H1), by_prompt (its spread), net (H5), shift (H6), blocks, and mass (H2) where
     tokens push alone.
 
     Raises ValueError if too few prompts push.
     """
-    *sizes, anchors = LANGUAGE_MODELS[bench.scale.name]
-    rollouts = categorized(distinct_rollouts(bench, bench.scale.prompts))
+    *sizes, anchors = LANGUAGE_MODELS[unit.setting.name]
+    rollouts = categorized(distinct_rollouts(unit, unit.setting.prompts))
     labels, measured = bundled_labels(rollouts, *sizes)
-    blocks = block_coupling(bench.policy, rollouts, blocks=labels, measured=measured)
+    blocks = block_coupling(unit.policy, rollouts, blocks=labels, measured=measured)
     doses = doses_of(blocks)
     by_prompt = []
     for group in blocks.tokens["group"].unique().tolist():
@@ -142,9 +142,9 @@ def dose_llm_study(bench: Bench) -> dict[str, pd.DataFrame]:
         "blocks": facts(blocks, rollouts).assign(sampled=len(rollouts.group_ids.unique())),
     }
     if anchors:
-        alone = anchor_labels(rollouts, measured, anchors, bench.seed)
+        alone = anchor_labels(rollouts, measured, anchors, unit.number)
         tables["mass"] = coupling_by_mass(
-            block_coupling(bench.policy, rollouts, blocks=alone, measured=measured)
+            block_coupling(unit.policy, rollouts, blocks=alone, measured=measured)
         )
     return tables
 
@@ -173,23 +173,23 @@ def bundled_labels(
     return labels[:, None].expand(rollouts.completion_ids.shape), groups[:measured]
 
 
-def flip_backbones_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def flip_backbones_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table shares of one unit: optimizer, advantages (by reward, permuted), eps, column, change,
     share, prompts.
 
     One real step moves the batch's tokens by STEP_NATS (root mean square); with permuted advantages
     the sign of a rollout says nothing.
     """
-    prompts, optimizers = _BACKBONES[bench.scale.name]
+    prompts, optimizers = _BACKBONES[unit.setting.name]
     rollouts = pushing_prompts(
-        distinct_rollouts(bench, 2 * prompts, DRAWS_PER_PROMPT * prompts), prompts
+        distinct_rollouts(unit, 2 * prompts, DRAWS_PER_PROMPT * prompts), prompts
     )
     tables = []
     for optimizer in optimizers:
-        lr = matched_lr(bench.policy, rollouts, optimizer, STEP_NATS)
+        lr = matched_lr(unit.policy, rollouts, optimizer, STEP_NATS)
         for signs in SIGN_SOURCES:
             table = token_flips(
-                bench.policy, with_signs(rollouts, signs, bench.seed), optimizer, lr
+                unit.policy, with_signs(rollouts, signs, unit.number), optimizer, lr
             )
             shares = pd.concat([column_shares(table, eps).assign(eps=eps) for eps in EPSILONS])
             tables.append(shares.assign(optimizer=optimizer, advantages=signs))

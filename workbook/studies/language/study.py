@@ -39,7 +39,7 @@ from workbook.probes.step import MOVED
 from workbook.probes.value_gaps import CELLS, cell_gap
 from workbook.probes.values import token_values
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.cancelled.study import BY, DRAWS, PERMUTATIONS, powers, prompts_curve
 from workbook.studies.coupling.study import proxy_signs
 from workbook.studies.flips.study import facts
@@ -63,13 +63,13 @@ class ProbeSizes(NamedTuple):
 SIZES = {"smollm2:sums": ProbeSizes()}
 
 
-def probes_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def probes_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """The tables of one unit, as the module's head says.
 
     Raises ValueError if too few prompts push.
     """
-    size, policy = SIZES[bench.scale.name], bench.policy
-    rollouts = bench.sample(size.prompts, bench.data_seed)
+    size, policy = SIZES[unit.setting.name], unit.policy
+    rollouts = unit.sample(size.prompts, unit.data_seed)
     pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[: size.measured]
     few = rollouts.select(torch.isin(rollouts.group_ids, pushing))
 
@@ -78,17 +78,17 @@ def probes_study(bench: Bench) -> dict[str, pd.DataFrame]:
         return prompt_rows(policy, rollouts, size.measured, size.alone, size.bundle)
 
     made = {
-        "pairs": lambda: pair_sums(policy, few, *size.anchored, seed=bench.seed),
+        "pairs": lambda: pair_sums(policy, few, *size.anchored, seed=unit.number),
         "blocks": lambda: coupling_by_mass(block_coupling(policy, few, blocks="sign")),
         "training": (
             lambda: proxy_signs(policy, few).assign(step=0, reward=float(few.rewards.mean()))
         ),
         "sums": lambda: prompts_curve(rows()).groupby(BY, sort=False).sum().reset_index(),
         "rates": lambda: rates_curve(rows()),
-        "gaps": lambda: value_gaps(bench, rollouts, rows(), size),
+        "gaps": lambda: value_gaps(unit, rollouts, rows(), size),
         "rows": lambda: facts(rows().blocks, rollouts),
     }
-    return {name: bench.kept(name, make) for name, make in made.items()}
+    return {name: unit.cached_table(name, make) for name, make in made.items()}
 
 
 def rates_curve(rows: PushRows) -> pd.DataFrame:
@@ -118,7 +118,7 @@ def moved_tokens(rows: PushRows, parts: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def value_gaps(bench: Bench, rollouts: Rollouts, rows: PushRows, size: ProbeSizes) -> pd.DataFrame:
+def value_gaps(unit: StudyUnit, rollouts: Rollouts, rows: PushRows, size: ProbeSizes) -> pd.DataFrame:
     """Gaps of a step on the measured prompts, and means of steps on permuted rewards, at equal
     position.
 
@@ -130,10 +130,10 @@ def value_gaps(bench: Bench, rollouts: Rollouts, rows: PushRows, size: ProbeSize
         ("permuted", rows.weights(permuted=k)) for k in range(PERMUTATIONS)
     ]
     tables = [(name, moved_tokens(rows, rows.parts(one, count))) for name, one in steps]
-    digits = chosen_digits(tables[0][1], size.resets, bench.seed)[["rollout", "position"]]
+    digits = chosen_digits(tables[0][1], size.resets, unit.number)[["rollout", "position"]]
     places = rollouts.token_table().reset_index().merge(digits)["index"]
-    sampled = (bench.policy, bench.task, rollouts, size.continuations, places)
-    values = token_values(*sampled, bench.data_seed, bench.scale.max_new_tokens, credit=False)
+    sampled = (unit.policy, unit.task, rollouts, size.continuations, places)
+    values = token_values(*sampled, unit.data_seed, unit.setting.max_new_tokens, credit=False)
     made = []
     for name, table in tables:
         eps = MOVED * float((table["dlogp"] ** 2).mean() ** 0.5)

@@ -27,7 +27,7 @@ from workbook.policies.load import load_policy
 from workbook.policies.tuned import on_q_and_v
 from workbook.probes.readings import PASS_TRIES, Readings
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.record import load_measured
 from workbook.studies.worlds.questions import by_length
 from workbook.training.loop import LoopConfig, train
@@ -99,19 +99,19 @@ class SampledReadings(Readings):
 
 
 def _trained(
-    bench: Bench, runs: Sequence[tuple[str, float]], batches: int, name: str = ""
+    unit: StudyUnit, runs: Sequence[tuple[str, float]], batches: int, name: str = ""
 ) -> pd.DataFrame:
     """Readings of a run of each (arm, rate) from a unit's policy; parts of an interrupted unit are
     kept run by run.
     """
-    size = SIZES[bench.scale.name]
+    size = SIZES[unit.setting.name]
 
     @cache
     def start():
-        policy = load_policy(bench.scale.policy, lora=on_q_and_v(), seed=bench.seed)
-        bench.loaded[bench.scale.policy] = policy.provenance["sha256"]
-        held_out = bench.task.dataset(size.held_out, bench.held_out_seed)["prompt"][:]
-        read = (policy, bench.task, held_out, bench.held_out_seed, bench.scale.max_new_tokens)
+        policy = load_policy(unit.setting.policy, lora=on_q_and_v(), seed=unit.number)
+        unit.loaded[unit.setting.policy] = policy.provenance["sha256"]
+        held_out = unit.task.dataset(size.held_out, unit.held_out_seed)["prompt"][:]
+        read = (policy, unit.task, held_out, unit.held_out_seed, unit.setting.max_new_tokens)
         return policy, SampledReadings(*read)
 
     def run(arm: str, lr: float) -> pd.DataFrame:
@@ -119,37 +119,37 @@ def _trained(
         sizes = {
             "prompts": PROMPTS,
             "group_size": _GROUP_SIZE,
-            "max_new_tokens": bench.scale.max_new_tokens,
+            "max_new_tokens": unit.setting.max_new_tokens,
         }
         loop = LoopConfig(**sizes, batches=batches, lr=lr, rule=by_length if arm == LENGTH else arm)
-        made = train(policy, bench.task, loop, bench.data_seed, readings, size.every)
+        made = train(policy, unit.task, loop, unit.data_seed, readings, size.every)
         return made[_KEPT].assign(arm=arm, lr=lr)
 
-    made = [bench.kept(f"{arm}-{lr:g}{name}", partial(run, arm, lr)) for arm, lr in runs]
+    made = [unit.cached_table(f"{arm}-{lr:g}{name}", partial(run, arm, lr)) for arm, lr in runs]
     return pd.concat(made, ignore_index=True)
 
 
-def _rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def _rates_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table runs of a scale: its arms at the rates of LADDER, on its tuning policies."""
-    size = SIZES[bench.scale.name]
+    size = SIZES[unit.setting.name]
     runs = [(arm, lr) for arm in size.arms if arm not in (LOWER, LENGTH) for lr in LADDER]
-    benches = [bench, *(Bench(bench.scale.name, k, "tuning") for k in range(1, _TUNED))]
-    for other in benches:
-        other.loaded, other.parts = bench.loaded, bench.parts
+    units = [unit, *(StudyUnit(unit.setting.name, k, "tuning") for k in range(1, _TUNED))]
+    for other in units:
+        other.loaded, other.parts = unit.loaded, unit.parts
     made = [
-        _trained(one, runs, size.tuning, f"-{k}").assign(policy=k) for k, one in enumerate(benches)
+        _trained(one, runs, size.tuning, f"-{k}").assign(policy=k) for k, one in enumerate(units)
     ]
     return {"runs": pd.concat(made, ignore_index=True)}
 
 
-def training_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def training_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table runs of one unit: every arm of its scale at its own rate; NotMeasured until rates have
     been tuned.
     """
-    size = SIZES[bench.scale.name]
-    rates = own_rates(load_measured("smollm2_rates", "smollm2:sums", "runs", bench.results))["lr"]
+    size = SIZES[unit.setting.name]
+    rates = own_rates(load_measured("smollm2_rates", "smollm2:sums", "runs", unit.results))["lr"]
     return {
         "runs": _trained(
-            bench, [(arm, rates.get(arm, rates[PLAIN])) for arm in size.arms], size.batches
+            unit, [(arm, rates.get(arm, rates[PLAIN])) for arm in size.arms], size.batches
         )
     }

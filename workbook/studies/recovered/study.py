@@ -25,7 +25,7 @@ from torch import Tensor
 from workbook.probes.recovered import CreditRecovered, credit_recovered, exact_gradient
 from workbook.probes.values import TokenValues, exact_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 
 GROUP_SIZES = (2, 4, 8, 16, 32, 64)  # at PROMPTS prompts
 PROMPT_COUNTS = (1, 4, 16, 64)  # at GROUP_SIZE rollouts
@@ -69,25 +69,25 @@ class _Pool:
         )
 
 
-def pool(bench: Bench, prompts: int, group_size: int, draw: int = 0) -> _Pool:
+def pool(unit: StudyUnit, prompts: int, group_size: int, draw: int = 0) -> _Pool:
     """Fresh rollouts of a unit's training prompts, of other ones at every draw."""
-    rows = bench.task.dataset(prompts * (draw + 1), bench.data_seed).select(
+    rows = unit.task.dataset(prompts * (draw + 1), unit.data_seed).select(
         range(prompts * draw, prompts * (draw + 1))
     )
-    seed, length = bench.data_seed + 100_000 * draw, bench.scale.max_new_tokens
-    rollouts = sample_rollouts(bench.policy, bench.task, rows, group_size, seed, length)
+    seed, length = unit.data_seed + 100_000 * draw, unit.setting.max_new_tokens
+    rollouts = sample_rollouts(unit.policy, unit.task, rows, group_size, seed, length)
     gradients = torch.stack(
-        [exact_gradient(bench.policy, bench.task, [prompt]) for prompt in rows["prompt"]]
+        [exact_gradient(unit.policy, unit.task, [prompt]) for prompt in rows["prompt"]]
     )
-    return _Pool(rollouts, exact_values(bench.policy, bench.task, rollouts), gradients)
+    return _Pool(rollouts, exact_values(unit.policy, unit.task, rollouts), gradients)
 
 
-def recovered_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def recovered_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables shares and update of one unit: against group size, prompts, both at equal rollouts,
     and rule.
     """
-    small = bench.scale.name == "tiny"
-    return _tables(bench, *((settings(**SMALL), 4, 2) if small else (settings(), _HELD_OUT, DRAWS)))
+    small = unit.setting.name == "tiny"
+    return _tables(unit, *((settings(**SMALL), 4, 2) if small else (settings(), _HELD_OUT, DRAWS)))
 
 
 def settings(
@@ -108,29 +108,29 @@ def settings(
 
 
 def _tables(
-    bench: Bench, wanted: list[tuple[str, int, int, str]], held_out: int, draws: int
+    unit: StudyUnit, wanted: list[tuple[str, int, int, str]], held_out: int, draws: int
 ) -> dict[str, pd.DataFrame]:
     """Tables shares and update: every setting's split, of a deep pool of few prompts or of a wide
     one of many.
     """
-    other = bench.task.dataset(held_out, bench.held_out_seed)["prompt"]
-    direction = exact_gradient(bench.policy, bench.task, list(other))
+    other = unit.task.dataset(held_out, unit.held_out_seed)["prompt"]
+    direction = exact_gradient(unit.policy, unit.task, list(other))
     keys = {key[1:] for key in wanted}
     sizes = {key[:2] for key in keys}
     most = min(max(size[0] for size in sizes), PROMPTS)
     deep = {size for size in sizes if size[0] <= most}
     shares, updates = [], []
     for part, draw in product((part for part in (deep, sizes - deep) if part), range(draws)):
-        rollouts = pool(bench, *(max(sizes) for sizes in zip(*part, strict=True)), draw)
+        rollouts = pool(unit, *(max(sizes) for sizes in zip(*part, strict=True)), draw)
         for prompts, group_size, rule in sorted(key for key in keys if key[:2] in part):
             batch, values, exact = rollouts.part(prompts, group_size)
             known = {
                 "values": values,
                 "exact": exact,
                 "tokens": _MEASURED,
-                "seed": bench.seed + 1000 * draw,
+                "seed": unit.number + 1000 * draw,
             }
-            split = credit_recovered(bench.policy, batch, rule, **known)
+            split = credit_recovered(unit.policy, batch, rule, **known)
             for axis in (
                 axis for axis, *key in wanted if tuple(key) == (prompts, group_size, rule)
             ):

@@ -19,7 +19,7 @@ from torch import Tensor
 from workbook.probes.values import exact_values
 from workbook.rollouts.credit_batches import credit_batch
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.teaching.masks import (
     GROUP_SIZE,
     PERMUTED,
@@ -56,22 +56,22 @@ class Half:
         return spread_over_tokens(batch, advantages) * (pushing & chosen)
 
 
-def delta_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def delta_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables of one unit: runs of plain, DelTA's rule, the three halves and permuted rewards;
     ranks.
     """
-    lr = tuned_mask_rates(bench, "mask_rates")[PLAIN]
+    lr = tuned_mask_rates(unit, "mask_rates")[PLAIN]
     rules = {PLAIN: "dr_grpo", PERMUTED: "dr_grpo", "delta": "delta"} | {
         name: Half(name) for name in HALVES
     }
     parts = []
     for name, rule in rules.items():
-        made = bench.kept(name, partial(run_mask, bench, rule, lr, permuted=name == PERMUTED))
+        made = unit.cached_table(name, partial(run_mask, unit, rule, lr, permuted=name == PERMUTED))
         parts.append(made.assign(arm=name))
-    return {"runs": pd.concat(parts, ignore_index=True), "ranks": discrimination_ranks(bench)}
+    return {"runs": pd.concat(parts, ignore_index=True), "ranks": discrimination_ranks(unit)}
 
 
-def discrimination_ranks(bench: Bench) -> pd.DataFrame:
+def discrimination_ranks(unit: StudyUnit) -> pd.DataFrame:
     """Rank correlations of discrimination with exact credit, over unsure tokens of groups whose
     rewards differ.
 
@@ -80,20 +80,20 @@ def discrimination_ranks(bench: Bench) -> pd.DataFrame:
     the token's own interest.
     """
     given = (
-        bench.policy,
-        bench.task,
+        unit.policy,
+        unit.task,
         SHARED_PROMPTS,
         GROUP_SIZE,
-        bench.data_seed,
-        bench.scale.max_new_tokens,
+        unit.data_seed,
+        unit.setting.max_new_tokens,
     )
     rollouts = sample_rollouts(*given)
     known = {
-        "known_credit": exact_values(bench.policy, bench.task, rollouts).credit,
+        "known_credit": exact_values(unit.policy, unit.task, rollouts).credit,
         "logps": rollouts.old_logps,
     }
-    batch = credit_batch(bench.policy, rollouts, bench.task, bench.data_seed, **known)
-    generator, rows = torch.Generator().manual_seed(bench.data_seed), []
+    batch = credit_batch(unit.policy, rollouts, unit.task, unit.data_seed, **known)
+    generator, rows = torch.Generator().manual_seed(unit.data_seed), []
     advantages = batch.group_advantages()
     for rewards in ("rewards", "permuted rewards"):
         if rewards != "rewards":

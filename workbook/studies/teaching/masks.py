@@ -22,7 +22,7 @@ from workbook.probes.cancellation import kinds
 from workbook.probes.values import exact_credit, exact_values
 from workbook.rollouts.credit_batches import credit_batch
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.record import load_measured
 from workbook.theory.credit import CreditBatch, spread_over_tokens
 from workbook.theory.credit_masks import MatchedCredit, SureTokens, masked_advantages, unsure_tokens
@@ -87,7 +87,7 @@ def mask_rules() -> dict[str, object]:
 
 
 def run_mask(
-    bench: Bench, rule, lr: float, optimizer: str = "adamw", permuted: bool = False
+    unit: StudyUnit, rule, lr: float, optimizer: str = "adamw", permuted: bool = False
 ) -> pd.DataFrame:
     """A run of one rule from a unit's policy, all gradients of length 1: readings of KEPT."""
     loop = LoopConfig(
@@ -100,39 +100,39 @@ def run_mask(
         known_credit=exact_credit,
         permuted=permuted,
         match="grad_norm",
-        max_new_tokens=bench.scale.max_new_tokens,
+        max_new_tokens=unit.setting.max_new_tokens,
     )
-    given = (bench.policy, bench.task, loop, bench.data_seed, bench.readings(_HELD_OUT))
+    given = (unit.policy, unit.task, loop, unit.data_seed, unit.readings(_HELD_OUT))
     return train(*given, every=_EVERY)[_KEPT].assign(lr=lr)
 
 
 def _rates_study(
-    bench: Bench, optimizer: str = "adamw", names: tuple[str, ...] = (PLAIN, *MASKS)
+    unit: StudyUnit, optimizer: str = "adamw", names: tuple[str, ...] = (PLAIN, *MASKS)
 ) -> dict:
     """Table runs: plain and the four masks at each of RATES, on so many tuning policies of the
     scale.
     """
     rules, parts = mask_rules(), []
     for policy in range(_TUNED):
-        own = bench if policy == bench.seed else Bench(bench.scale.name, policy, "tuning")
-        own.loaded, own.parts = bench.loaded, bench.parts
+        own = unit if policy == unit.number else StudyUnit(unit.setting.name, policy, "tuning")
+        own.loaded, own.parts = unit.loaded, unit.parts
         for name in names:
             for lr in RATES[optimizer]:
-                made = own.kept(
+                made = own.cached_table(
                     f"{name}-{lr:g}-{policy}", partial(run_mask, own, rules[name], lr, optimizer)
                 )
                 parts.append(made.assign(arm=name, policy=policy))
     return {"runs": pd.concat(parts, ignore_index=True).assign(optimizer=optimizer)}
 
 
-def sgd_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def sgd_rates_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """`rates_study` with plain SGD."""
-    return _rates_study(bench, "sgd")
+    return _rates_study(unit, "sgd")
 
 
-def plain_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def plain_rates_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """`rates_study` of plain alone, in worlds where masks are not trained."""
-    return _rates_study(bench, names=(PLAIN,))
+    return _rates_study(unit, names=(PLAIN,))
 
 
 def rates_by_end_value(runs: pd.DataFrame) -> dict[str, float]:
@@ -146,33 +146,33 @@ def rates_by_end_value(runs: pd.DataFrame) -> dict[str, float]:
     return rates
 
 
-def tuned_mask_rates(bench: Bench, study: str) -> dict[str, float]:
+def tuned_mask_rates(unit: StudyUnit, study: str) -> dict[str, float]:
     """`rates_by_end_value` of the unit's scale; NotMeasured until they have been tuned."""
-    return rates_by_end_value(load_measured(study, bench.scale.name, "runs", bench.results))
+    return rates_by_end_value(load_measured(study, unit.setting.name, "runs", unit.results))
 
 
 def masks_study(
-    bench: Bench, optimizer: str = "adamw", rates: str = "mask_rates"
+    unit: StudyUnit, optimizer: str = "adamw", rates: str = "mask_rates"
 ) -> dict[str, pd.DataFrame]:
     """Tables runs (every arm) and shares (what each mask and twin holds of tokens, |credit| and (1
     - p)^2).
     """
-    known, parts = tuned_mask_rates(bench, rates), []
+    known, parts = tuned_mask_rates(unit, rates), []
     for name, rule in mask_rules().items():
         lr = known[PLAIN] if name in (PLAIN, PERMUTED) else known["masks"]
-        made = bench.kept(
-            name, partial(run_mask, bench, rule, lr, optimizer, permuted=name == PERMUTED)
+        made = unit.cached_table(
+            name, partial(run_mask, unit, rule, lr, optimizer, permuted=name == PERMUTED)
         )
         parts.append(made.assign(arm=name, optimizer=optimizer))
-    return {"runs": pd.concat(parts, ignore_index=True), "shares": mask_shares(bench)}
+    return {"runs": pd.concat(parts, ignore_index=True), "shares": mask_shares(unit)}
 
 
-def sgd_masks_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def sgd_masks_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table runs of `masks_study` with plain SGD; the shares at the start are the same."""
-    return {"runs": masks_study(bench, "sgd", "mask_rates_sgd")["runs"]}
+    return {"runs": masks_study(unit, "sgd", "mask_rates_sgd")["runs"]}
 
 
-def mask_shares(bench: Bench) -> pd.DataFrame:
+def mask_shares(unit: StudyUnit) -> pd.DataFrame:
     """What each mask and twin holds at the start, by class of token: tokens, |credit|, (1 - p)^2,
     of all unsure ones.
 
@@ -180,15 +180,15 @@ def mask_shares(bench: Bench) -> pd.DataFrame:
     the whole.
     """
     given = (
-        bench.policy,
-        bench.task,
+        unit.policy,
+        unit.task,
         SHARED_PROMPTS,
         GROUP_SIZE,
-        bench.data_seed,
-        bench.scale.max_new_tokens,
+        unit.data_seed,
+        unit.setting.max_new_tokens,
     )
     rollouts = sample_rollouts(*given)
-    credit = exact_values(bench.policy, bench.task, rollouts).credit
+    credit = exact_values(unit.policy, unit.task, rollouts).credit
     known = {"known_credit": credit, "logps": rollouts.old_logps}
     alive = rollouts.completion_mask.bool()
     place = tuple(alive.nonzero().T)
@@ -199,7 +199,7 @@ def mask_shares(bench: Bench) -> pd.DataFrame:
     for name, rule in mask_rules().items():
         if name in (PLAIN, PERMUTED, SURE):
             continue
-        batch = credit_batch(bench.policy, rollouts, bench.task, bench.data_seed, **known)
+        batch = credit_batch(unit.policy, rollouts, unit.task, unit.data_seed, **known)
         chosen = (rule(batch) != 0)[place].cpu().numpy()
         sums = pd.DataFrame({"tokens": 1.0, "credit": table["credit"].abs(), "squares": squares})[
             chosen

@@ -23,7 +23,7 @@ from workbook.policies.models import evaluating
 from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.rollouts.likelihood import scores
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.teaching.masks import GROUP_SIZE, PLAIN, PROMPTS, run_mask, tuned_mask_rates
 from workbook.theory.advantages import partial_baseline
 from workbook.theory.credit import CreditBatch
@@ -52,12 +52,12 @@ class Opposition:
         )
 
 
-def opposition_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def opposition_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table runs of one unit: each share with true and permuted rewards, without equal groups, and
     known credit.
     """
-    world = bench.scale.name
-    lr = tuned_mask_rates(bench, "mask_rates" if world != "world:low" else "mask_rates_plain")[
+    world = unit.setting.name
+    lr = tuned_mask_rates(unit, "mask_rates" if world != "world:low" else "mask_rates_plain")[
         PLAIN
     ]
     parts = []
@@ -69,22 +69,22 @@ def opposition_study(bench: Bench) -> dict[str, pd.DataFrame]:
         ):
             if share == 1 and arm == "without equal groups":
                 continue  # at 1 they push nothing anyway
-            made = bench.kept(
-                f"{arm}-{share:g}", partial(run_mask, bench, rule, lr, permuted=permuted)
+            made = unit.cached_table(
+                f"{arm}-{share:g}", partial(run_mask, unit, rule, lr, permuted=permuted)
             )
             parts.append(made.assign(arm=arm, share=share))
-    made = bench.kept(KNOWN, partial(run_mask, bench, "known_credit", lr))
+    made = unit.cached_table(KNOWN, partial(run_mask, unit, "known_credit", lr))
     parts.append(made.assign(arm=KNOWN, share=np.nan))
     return {"runs": pd.concat(parts, ignore_index=True)}
 
 
-def opposition_noise_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def opposition_noise_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables of one unit: noise, a row per share of the baseline; optimal, a row per prompt."""
-    policy, task = bench.policy, bench.task
-    rows = task.dataset(NOISE_PROMPTS, bench.data_seed)
+    policy, task = unit.policy, unit.task
+    rows = task.dataset(NOISE_PROMPTS, unit.data_seed)
     given = [row for row in range(NOISE_PROMPTS) for _ in range(DRAWS)]  # a group each
     rollouts = sample_rollouts(
-        policy, task, rows.select(given), GROUP_SIZE, bench.data_seed, bench.scale.max_new_tokens
+        policy, task, rows.select(given), GROUP_SIZE, unit.data_seed, unit.setting.max_new_tokens
     )
     with evaluating(policy.model), torch.enable_grad():
         # (P, D)

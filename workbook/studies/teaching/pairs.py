@@ -23,7 +23,7 @@ from workbook.probes.cancellation import kinds
 from workbook.probes.pairs import OWN_KINDS, PromptPairs, prompt_pairs
 from workbook.probes.values import exact_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.theory.advantages import group_advantages, permute_in_groups
 from workbook.theory.coupling import NEARLY_CERTAIN
 
@@ -101,10 +101,10 @@ def same_word_shares(table: pd.DataFrame) -> pd.DataFrame:
     return sums.groupby(table["kind"]).sum().reset_index()
 
 
-def mixed_rollouts(bench: Bench, prompts: int = PROMPTS) -> Rollouts:
+def mixed_rollouts(unit: StudyUnit, prompts: int = PROMPTS) -> Rollouts:
     """Rollouts of so many training prompts with unlike rewards, with advantages of Dr. GRPO."""
-    given = (bench.task, DRAWN * prompts, _GROUP_SIZE, bench.data_seed, bench.scale.max_new_tokens)
-    rollouts = sample_rollouts(bench.policy, *given)
+    given = (unit.task, DRAWN * prompts, _GROUP_SIZE, unit.data_seed, unit.setting.max_new_tokens)
+    rollouts = sample_rollouts(unit.policy, *given)
     advantages = group_advantages(rollouts.rewards, rollouts.group_ids, "dr_grpo")
     groups = [
         g for g in rollouts.group_ids.unique().tolist() if advantages[rollouts.group_ids == g].any()
@@ -114,7 +114,7 @@ def mixed_rollouts(bench: Bench, prompts: int = PROMPTS) -> Rollouts:
 
 
 def pairs_study(
-    bench: Bench, prompts: int = PROMPTS, permutations: int = _PERMUTATIONS
+    unit: StudyUnit, prompts: int = PROMPTS, permutations: int = _PERMUTATIONS
 ) -> dict[str, pd.DataFrame]:
     """Tables of one unit.
 
@@ -124,15 +124,15 @@ def pairs_study(
     falls: `falls` by permutation, and with cancelling pairs themselves as the credit (credit =
     "made by cancelling").
     """
-    rollouts = mixed_rollouts(bench, prompts)
-    values = exact_values(bench.policy, bench.task, rollouts)
-    generator = torch.Generator().manual_seed(bench.data_seed)
+    rollouts = mixed_rollouts(unit, prompts)
+    values = exact_values(unit.policy, unit.task, rollouts)
+    generator = torch.Generator().manual_seed(unit.data_seed)
     signs = [rollouts.advantages]
     for _ in range(permutations):
         signs.append(permute_in_groups(rollouts.advantages, rollouts.group_ids, generator))
     parts: list[list[pd.DataFrame]] = [[] for _ in signs]
-    for pairs in prompt_pairs(bench.policy, rollouts):
-        about = described(pairs.tokens, bench, rollouts, values).assign(
+    for pairs in prompt_pairs(unit.policy, rollouts):
+        about = described(pairs.tokens, unit, rollouts, values).assign(
             word_coupling=word_coupling(pairs)
         )
         unsure = (about["logp"] < np.log(NEARLY_CERTAIN)) & about["inside"]
@@ -182,7 +182,7 @@ def word_coupling(pairs: PromptPairs) -> np.ndarray:
         return np.where(same, pairs.gram, 0.0).sum(1) / same.sum(1) / own
 
 
-def described(tokens: pd.DataFrame, bench: Bench, rollouts: Rollouts, values) -> pd.DataFrame:
+def described(tokens: pd.DataFrame, unit: StudyUnit, rollouts: Rollouts, values) -> pd.DataFrame:
     """A prompt's tokens with exact credit, class (kind), place in the grammar and occurrences of
     the word.
     """
@@ -193,7 +193,7 @@ def described(tokens: pd.DataFrame, bench: Bench, rollouts: Rollouts, values) ->
     table["kind"] = kinds(table)
     table["occurrences"] = table.groupby("token_id")["logp"].transform("size")
     places = [
-        bench.task.places(rollouts.prompts[k], rollouts.tokens[k])
+        unit.task.places(rollouts.prompts[k], rollouts.tokens[k])
         for k in table["rollout"].unique()
     ]
     return table.assign(place=[place for row in places for place in row])

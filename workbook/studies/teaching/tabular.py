@@ -17,7 +17,7 @@ from workbook.probes.directions import Along
 from workbook.probes.values import exact_values
 from workbook.rollouts.likelihood import FIELDS, context_logits
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.teaching.pairs import cell_correlation
 from workbook.theory.coupling import NEARLY_CERTAIN
 
@@ -27,27 +27,27 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64)  # rollouts of a prompt that push, or visits o
 REDRAWS = 16  # of the visits
 
 
-def tabular_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def tabular_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table curve of one unit: source (network, table), count, correlation, tokens.
 
     Advantages are r minus the mean reward of all rollouts of the prompt, so that one rollout
     pushes, too.
     """
     given = (
-        bench.policy,
-        bench.task,
+        unit.policy,
+        unit.task,
         PROMPTS,
         _ROLLOUTS,
-        bench.data_seed,
-        bench.scale.max_new_tokens,
+        unit.data_seed,
+        unit.setting.max_new_tokens,
     )
     rollouts = sample_rollouts(*given)
     means = rollouts.rewards.view(PROMPTS, _ROLLOUTS).mean(1).repeat_interleave(_ROLLOUTS)
     advantages = rollouts.rewards - means
     place = torch.arange(len(rollouts)) % _ROLLOUTS  # of a rollout among those of its prompt
-    along, alive = Along(bench.policy), rollouts.completion_mask.bool()
+    along, alive = Along(unit.policy), rollouts.completion_mask.bool()
     first = rollouts.select(place < _MEASURED)
-    values = exact_values(bench.policy, bench.task, first)
+    values = exact_values(unit.policy, unit.task, first)
     table = first.token_table()
     at = tuple(torch.tensor(table[["rollout", "position"]].to_numpy(copy=True)).T)
     table = table.assign(
@@ -72,7 +72,7 @@ def tabular_study(bench: Bench) -> dict[str, pd.DataFrame]:
         )
     with torch.no_grad():
         probs = context_logits(
-            bench.policy.model, *(getattr(first, name) for name in FIELDS)
+            unit.policy.model, *(getattr(first, name) for name in FIELDS)
         ).softmax(-1)[at]
     kept = torch.tensor(unsure)
     # (N, V): reward after each word
@@ -80,7 +80,7 @@ def tabular_study(bench: Bench) -> dict[str, pd.DataFrame]:
     words = torch.tensor(chosen["token_id"].to_numpy(copy=True))
     own = advantages[place < _MEASURED][torch.tensor(chosen["rollout"].to_numpy(copy=True))]
     mean = means[place < _MEASURED][torch.tensor(chosen["rollout"].to_numpy(copy=True))]
-    generator = torch.Generator().manual_seed(bench.data_seed)
+    generator = torch.Generator().manual_seed(unit.data_seed)
     for count in COUNTS:
         numbers = []
         for _ in range(REDRAWS):

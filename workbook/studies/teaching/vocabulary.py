@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.probes.values import value_error
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.teaching.pairs import pairs_study
 
 TOY_WORDS, TOY_STEPS, TOY_ROLLOUTS = (2, 3, 4, 10, 30, 100, 300, 1000), 2000, 8
@@ -19,13 +19,13 @@ ALPHABETS = (1, 4, 16, 64)
 ERROR_PROMPTS, CONTINUATIONS = 32, 64
 
 
-def vocabulary_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def vocabulary_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables of one unit of the family: falls and shares of `pairs_study` by alphabets, and value
     errors.
     """
     parts: dict[str, list[pd.DataFrame]] = {"falls": [], "shares": [], "errors": []}
     for alphabets in ALPHABETS:
-        member = bench.dialled(alphabets=alphabets) if alphabets > 1 else bench
+        member = unit.dialled(alphabets=alphabets) if alphabets > 1 else unit
         error = value_error(
             member.policy, member.task, ERROR_PROMPTS, CONTINUATIONS, member.held_out_seed
         )

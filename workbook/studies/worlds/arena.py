@@ -20,7 +20,7 @@ import pandas as pd
 
 from workbook.app.arena import MIX
 from workbook.app.half_way import PLAIN, own_rates
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.record import Tables
 from workbook.studies.registration import WORLD_SCALES
 from workbook.studies.worlds.arena_outcomes import RANDOM, RULES, rule_rates
@@ -31,39 +31,39 @@ NOT_TRAINED = ("rloo",)
 _STEPS = (0.5, 1.0, 2.0)  # of plain's own rate
 
 
-def arena_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def arena_rates_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table runs of a world: every rule on its tuning policies at the three rates of the ladder."""
-    plain = own_rates(Tables(bench.scale.name, bench.results)["worlds_rates/runs"]).loc[PLAIN, "lr"]
-    role = "tuning" if bench.scale.name in WORLD_SCALES else "unit"
-    benches, runs = [bench, *(Bench(bench.scale.name, k, role) for k in range(1, TUNED))], []
-    for policy, one in enumerate(benches):
-        one.loaded, one.parts = bench.loaded, bench.parts
+    plain = own_rates(Tables(unit.setting.name, unit.results)["worlds_rates/runs"]).loc[PLAIN, "lr"]
+    role = "tuning" if unit.setting.name in WORLD_SCALES else "unit"
+    units, runs = [unit, *(StudyUnit(unit.setting.name, k, role) for k in range(1, TUNED))], []
+    for policy, one in enumerate(units):
+        one.loaded, one.parts = unit.loaded, unit.parts
         for rule, lr in product(RULES, (plain * step for step in _STEPS)):
-            run = one.kept(f"{rule}-{lr:g}-{policy}", partial(run_world_arm, one, rule, lr))
+            run = one.cached_table(f"{rule}-{lr:g}-{policy}", partial(run_world_arm, one, rule, lr))
             runs.append(run.assign(policy=policy))
     return {"runs": pd.concat(runs, ignore_index=True)}
 
 
-def arena_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def arena_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table runs of one unit: every rule at its own rate. Raises NotMeasured until the world's
     rates are tuned.
     """
-    rates = rule_rates(Tables(bench.scale.name, bench.results))["lr"]
+    rates = rule_rates(Tables(unit.setting.name, unit.results))["lr"]
     given = {rule: float(rates[rule]) for rule in RULES} | {RANDOM: float(rates[PLAIN])}
     runs = [
-        bench.kept(f"{rule}-{lr:g}", partial(run_world_arm, bench, rule, lr))
+        unit.cached_table(f"{rule}-{lr:g}", partial(run_world_arm, unit, rule, lr))
         for rule, lr in given.items()
     ]
     return {"runs": pd.concat(runs, ignore_index=True)}
 
 
-def mix_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def mix_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table runs of one unit: plain with an entropy penalty, at plain's own rate. Raises
     NotMeasured as `arena_study`.
 
     No rate of its own was tuned, so that what it is ahead of plain by is no matter of rates.
     """
     lr = float(
-        own_rates(Tables(bench.scale.name, bench.results)["worlds_rates/runs"]).loc[PLAIN, "lr"]
+        own_rates(Tables(unit.setting.name, unit.results)["worlds_rates/runs"]).loc[PLAIN, "lr"]
     )
-    return {"runs": bench.kept(f"{MIX}-{lr:g}", partial(run_world_arm, bench, MIX, lr))}
+    return {"runs": unit.cached_table(f"{MIX}-{lr:g}", partial(run_world_arm, unit, MIX, lr))}

@@ -34,7 +34,7 @@ from workbook.app.half_way import PLAIN
 from workbook.app.world_runs import GROUP_SIZE, KEPT, PROMPTS
 from workbook.policies.models import private_copy
 from workbook.probes.recovered import exact_gradient
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.worlds.study import SIZES, squares, unit_rates, world_config
 from workbook.theory.advantages import group_index, group_mean
 from workbook.theory.credit import CreditBatch
@@ -96,83 +96,83 @@ CHANGES = {  # of plain's loop
 }
 
 
-def groups_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def groups_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables runs and updates (mean2 of exact gradients) of one unit; NotMeasured until rates have
     been tuned.
     """
-    plain = world_config(bench, PLAIN, unit_rates(bench)[PLAIN])
+    plain = world_config(unit, PLAIN, unit_rates(unit)[PLAIN])
     loops = {size: replace(plain, **change) for size, change in GROUPS.items()}
-    exact, pushes = redrawn(bench, loops, FEW_REDRAWS)
+    exact, pushes = redrawn(unit, loops, FEW_REDRAWS)
     e2 = across(exact, exact)["mean2"]
     updates = [
         {"arm": n, **squares([*g]), "mean2": (1 - 1 / int(n)) ** 2 * e2} for n, g in pushes.items()
     ]
-    for words, rate in RATES.items() if bench.scale.name in (STARTS[0], STARTS[-1], "tiny") else ():
+    for words, rate in RATES.items() if unit.setting.name in (STARTS[0], STARTS[-1], "tiny") else ():
         loops |= {
             f"{size}, {words}": replace(loops[size], lr=rate * plain.lr) for size in (PAIRS, MANY)
         }
-    return {"runs": _trained(bench, loops), "updates": pd.DataFrame(updates)}
+    return {"runs": _trained(unit, loops), "updates": pd.DataFrame(updates)}
 
 
-def defaults_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def defaults_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables runs and updates of one unit; NotMeasured until rates have been tuned.
 
     From other pushes a multiple of plain's noise is taken off: its push minus 7/8 of the same
     prompts' exact gradient, which is 0 on average, so that no bias goes with it.
     """
     plain, asked = (
-        world_config(bench, PLAIN, unit_rates(bench)[PLAIN]),
-        ASKED.get(bench.scale.name, TWINS),
+        world_config(unit, PLAIN, unit_rates(unit)[PLAIN]),
+        ASKED.get(unit.setting.name, TWINS),
     )
     loops = {
         arm: replace(plain, **CHANGES.get(arm, {}))
         for arm in (PLAIN, *asked, *map(TWINS.get, asked))
     }
-    exact, pushes = redrawn(bench, loops, SIZES[bench.scale.name].redraws)
+    exact, pushes = redrawn(unit, loops, SIZES[unit.setting.name].redraws)
     noise, updates = pushes[PLAIN] - (1 - 1 / GROUP_SIZE) * exact, []
     for arm, g in pushes.items():
         shared = float((g * noise).sum() / noise.square().sum()) if arm != PLAIN else 0.0
         updates.append({"arm": arm, **squares([*g]), **across(g - shared * noise, exact)})
-    return {"runs": _trained(bench, loops), "updates": pd.DataFrame(updates)}
+    return {"runs": _trained(unit, loops), "updates": pd.DataFrame(updates)}
 
 
-def policy_of(bench: Bench, arm: str):
+def policy_of(unit: StudyUnit, arm: str):
     """A copy of the policy at the start, with the arm's sampler."""
-    mine = private_copy(bench.policy)
+    mine = private_copy(unit.policy)
     if arm == "sampler":
         mine.model.__class__ = Nucleus
     return mine
 
 
-def _trained(bench: Bench, loops: Mapping[str, LoopConfig]) -> pd.DataFrame:
+def _trained(unit: StudyUnit, loops: Mapping[str, LoopConfig]) -> pd.DataFrame:
     """Readings of a run of every arm."""
-    sizes, tables = SIZES[bench.scale.name], []
+    sizes, tables = SIZES[unit.setting.name], []
     for arm, loop in loops.items():
         given = (
-            policy_of(bench, arm),
-            bench.task,
+            policy_of(unit, arm),
+            unit.task,
             loop,
-            bench.data_seed,
-            bench.readings(sizes.held_out),
+            unit.data_seed,
+            unit.readings(sizes.held_out),
             sizes.every,
         )
-        tables.append(bench.kept(arm, partial(train, *given))[KEPT].assign(arm=arm, lr=loop.lr))
+        tables.append(unit.cached_table(arm, partial(train, *given))[KEPT].assign(arm=arm, lr=loop.lr))
     return pd.concat(tables, ignore_index=True)
 
 
 def redrawn(
-    bench: Bench, loops: Mapping[str, LoopConfig], redraws: int
+    unit: StudyUnit, loops: Mapping[str, LoopConfig], redraws: int
 ) -> tuple[Float[Tensor, "R D"], dict[str, Tensor]]:
     """Exact gradients on prompts that nobody trains on, and by arm what batches of these prompts
     push by (R, D).
     """
-    task, seed, most = bench.task, bench.held_out_seed, max(loop.prompts for loop in loops.values())
+    task, seed, most = unit.task, unit.held_out_seed, max(loop.prompts for loop in loops.values())
     data, pushes, exact = task.dataset(most * redraws, seed), {arm: [] for arm in loops}, []
     for draw in range(redraws):
         rows = data.select(range(most * draw, most * (draw + 1)))
-        exact.append(exact_gradient(bench.policy, task, rows["prompt"]).double())
+        exact.append(exact_gradient(unit.policy, task, rows["prompt"]).double())
         for arm, loop in loops.items():
-            mine = policy_of(bench, arm)
+            mine = policy_of(unit, arm)
             optimizer = optimizer_of(mine, loop.optimizer, loop.lr)
             weights = trained_weights(mine).values()
             asked = rows.select(range(loop.prompts))

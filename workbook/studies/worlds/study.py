@@ -39,7 +39,7 @@ from workbook.policies.models import evaluating
 from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.probes.values import exact_credit, value_error
 from workbook.rollouts.likelihood import scores
-from workbook.studies.bench import Bench
+from workbook.studies.unit import StudyUnit
 from workbook.studies.record import load_measured
 from workbook.studies.registration import WORLD_SCALES
 from workbook.studies.worlds.outcomes import world_name
@@ -76,32 +76,32 @@ SIZES = dict.fromkeys(WORLD_SCALES, WorldSizes()) | {"tiny": WorldSizes(4, 2, 4,
 
 
 def run_world_arm(
-    bench: Bench, arm: str, lr: float, size: WorldSizes | None = None
+    unit: StudyUnit, arm: str, lr: float, size: WorldSizes | None = None
 ) -> pd.DataFrame:
     """A run of one arm at one rate from a unit's policy; size: by default its scale's."""
-    size = size or SIZES[bench.scale.name]
-    return run_rule(bench, arm, lr, size.batches, size.every, size.held_out)
+    size = size or SIZES[unit.setting.name]
+    return run_rule(unit, arm, lr, size.batches, size.every, size.held_out)
 
 
-def world_config(bench: Bench, arm: str, lr: float = CLIMB[0]) -> LoopConfig:
+def world_config(unit: StudyUnit, arm: str, lr: float = CLIMB[0]) -> LoopConfig:
     """The loop of a run."""
     sizes = {
         "prompts": PROMPTS,
         "group_size": GROUP_SIZE,
-        "batches": SIZES[bench.scale.name].batches,
+        "batches": SIZES[unit.setting.name].batches,
     }
-    longest = bench.scale.max_new_tokens
+    longest = unit.setting.max_new_tokens
     return LoopConfig(**sizes, lr=lr, rule=arm, known_credit=exact_credit, max_new_tokens=longest)
 
 
-def start_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def start_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table updates of one unit: `update_squares` at the start, of plain and of known credit."""
-    redraws = SIZES[bench.scale.name].redraws
-    table = update_squares(bench, redraws)
-    return {"updates": table.assign(world=world_name(bench.scale.name), redraws=redraws)}
+    redraws = SIZES[unit.setting.name].redraws
+    table = update_squares(unit, redraws)
+    return {"updates": table.assign(world=world_name(unit.setting.name), redraws=redraws)}
 
 
-def update_squares(bench: Bench, redraws: int) -> pd.DataFrame:
+def update_squares(unit: StudyUnit, redraws: int) -> pd.DataFrame:
     """A row per rule, plain and known credit: signal (mean2) and all (total2) of one batch's update
     of the policy as it is, on prompts that nobody trains on; every batch draws prompts and rollouts
     anew.
@@ -115,19 +115,19 @@ def update_squares(bench: Bench, redraws: int) -> pd.DataFrame:
     """
     scale, policy, task, seed = (
         {PLAIN: 1 - 1 / GROUP_SIZE, KNOWN_CREDIT: 1.0},
-        bench.policy,
-        bench.task,
-        bench.held_out_seed,
+        unit.policy,
+        unit.task,
+        unit.held_out_seed,
     )
     data, gradients, exact = task.dataset(PROMPTS * redraws, seed), {rule: [] for rule in scale}, []
     for draw in range(redraws):
         rows = data.select(range(PROMPTS * draw, PROMPTS * (draw + 1)))
-        rollouts = sample_batch(policy, task, world_config(bench, PLAIN), rows, seed, draw)
+        rollouts = sample_batch(policy, task, world_config(unit, PLAIN), rows, seed, draw)
         with evaluating(policy.model), torch.enable_grad():
             scored = scores(policy.model, rollouts)  # (B, T)
             exact.append(exact_gradient(policy, task, rows["prompt"]).double())
         for rule, parts in gradients.items():
-            loop = world_config(bench, rule)
+            loop = world_config(unit, rule)
             given, _ = add_advantages(policy, task, loop, rollouts, seed, draw)
             objective = (given.advantages.view(len(given), -1) * scored).sum() / len(given)
             parts.append(flat_gradient(policy, objective, keep_graph=rule != KNOWN_CREDIT).double())
@@ -146,30 +146,30 @@ def squares(gradients: list[torch.Tensor]) -> dict[str, float]:
     return {"total2": own / count, "sampled2": (whole - own) / (count * (count - 1))}
 
 
-def values_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def values_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table errors of one unit: `value_error` of its policy; ten units make 20,480 continuations of
     a world.
     """
-    size = SIZES[bench.scale.name]
+    size = SIZES[unit.setting.name]
     error = value_error(
-        bench.policy, bench.task, size.held_out, size.continuations, bench.held_out_seed
+        unit.policy, unit.task, size.held_out, size.continuations, unit.held_out_seed
     )
-    return {"errors": pd.DataFrame([{"world": world_name(bench.scale.name), **error}])}
+    return {"errors": pd.DataFrame([{"world": world_name(unit.setting.name), **error}])}
 
 
-def _rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def _rates_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables runs and edge of a world: the arms on its tuning policies at five rates, and
     permuted's way up there.
     """
-    tuned = {"role": "tuning"} if bench.scale.name in WORLD_SCALES else {}
-    benches = [bench, *(Bench(bench.scale.name, k, **tuned) for k in range(1, TUNED))]
-    for other in benches[1:]:
-        other.loaded, other.parts = bench.loaded, bench.parts
+    tuned = {"role": "tuning"} if unit.setting.name in WORLD_SCALES else {}
+    units = [unit, *(StudyUnit(unit.setting.name, k, **tuned) for k in range(1, TUNED))]
+    for other in units[1:]:
+        other.loaded, other.parts = unit.loaded, unit.parts
 
     def rows(arm: str, lr: float) -> pd.DataFrame:
         made = [
-            one.kept(f"{arm}-{lr:g}-{k}", partial(run_world_arm, one, arm, lr))
-            for k, one in enumerate(benches)
+            one.cached_table(f"{arm}-{lr:g}-{k}", partial(run_world_arm, one, arm, lr))
+            for k, one in enumerate(units)
         ]
         return pd.concat(
             [table.assign(policy=k) for k, table in enumerate(made)], ignore_index=True
@@ -190,50 +190,50 @@ def _rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     }
 
 
-def worlds_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def worlds_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table runs of one unit: every arm at its own rate.
 
     Raises NotMeasured until the world's rates have been tuned.
     """
-    rates = unit_rates(bench)
+    rates = unit_rates(unit)
     made = [
-        bench.kept(f"{arm}-{rates[arm]:g}", partial(run_world_arm, bench, arm, rates[arm]))
+        unit.cached_table(f"{arm}-{rates[arm]:g}", partial(run_world_arm, unit, arm, rates[arm]))
         for arm in ARMS
     ]
     return {"runs": pd.concat(made, ignore_index=True)}
 
 
-def lasting_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def lasting_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table runs of one unit: the arms of LASTING at their own rates for 300 batches in place of
     32, read every twentieth."""
-    return lasting_runs(bench, unit_rates(bench)[[*LASTING]].to_dict())
+    return lasting_runs(unit, unit_rates(unit)[[*LASTING]].to_dict())
 
 
-def plain_rate_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def plain_rate_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table runs of one unit: arms of `lasting_study` that see rewards, at plain's rate where their
     own is another.
     """
-    rates = unit_rates(bench)
+    rates = unit_rates(unit)
     # permuted's is plain's
     arms = [arm for arm in LASTING if arm not in REWARD_FREE and rates[arm] != rates[PLAIN]]
-    return lasting_runs(bench, dict.fromkeys(arms, rates[PLAIN]))
+    return lasting_runs(unit, dict.fromkeys(arms, rates[PLAIN]))
 
 
-def lasting_runs(bench: Bench, rates: dict[str, float]) -> dict[str, pd.DataFrame]:
+def lasting_runs(unit: StudyUnit, rates: dict[str, float]) -> dict[str, pd.DataFrame]:
     """Table runs of one unit: an arm each at its rate for 300 batches."""
-    size = SIZES[bench.scale.name]
+    size = SIZES[unit.setting.name]
     size = size._replace(batches=75 * size.batches // 8, every=5 * size.every)
     made = [
-        bench.kept(f"{arm}-{lr:g}", partial(run_world_arm, bench, arm, lr, size))
+        unit.cached_table(f"{arm}-{lr:g}", partial(run_world_arm, unit, arm, lr, size))
         for arm, lr in rates.items()
     ]
     return {"runs": pd.concat(made, ignore_index=True)}
 
 
-def unit_rates(bench: Bench) -> pd.Series:
+def unit_rates(unit: StudyUnit) -> pd.Series:
     """Each arm's own rate in a unit's world, permuted's that of plain; NotMeasured until they have
     been tuned.
     """
-    rates = own_rates(load_measured("worlds_rates", bench.scale.name, "runs", bench.results))["lr"]
+    rates = own_rates(load_measured("worlds_rates", unit.setting.name, "runs", unit.results))["lr"]
     rates[LOWER] = rates[PLAIN]
     return rates

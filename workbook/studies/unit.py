@@ -45,7 +45,7 @@ UNITS = committed_seeds("unit")  # SFT seeds of the family's policies
 DRAWS_PER_PROMPT = 4
 
 
-class Bench:
+class StudyUnit:
     """One seed of one scale; policy and rollouts are made when first asked for.
 
     data_seed, held_out_seed: of the training prompts and of the held-out ones. Those differ modulo
@@ -74,7 +74,7 @@ class Bench:
                 "scale", scale, f"one of {', '.join(WORLD_SCALES)}, which it puts side by side"
             )
         require_one_of("role", role, ("unit", "tuning") if scale in POLICY_SCALES else ("unit",))
-        self.scale, self.seed, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
+        self.setting, self.number, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
         self.held_out_seed = SEED_CLASSES * (HELD_OUT_FROM + seed) + (
             OTHERWISE if seed % SEED_CLASSES == HELD_OUT else HELD_OUT
         )
@@ -90,17 +90,17 @@ class Bench:
                 for name, value in member.task_options.items()
                 if value != getattr(Member(0), name)
             }
-            self.scale = replace(
-                self.scale, policy=member.name, task_options=options, max_new_tokens=length
+            self.setting = replace(
+                self.setting, policy=member.name, task_options=options, max_new_tokens=length
             )
             self.data_seed, self.held_out_seed = unit_seeds(seed)
         elif scale in POLICY_SCALES and not dials:
             world, name = scale in WORLD_SCALES, scale.partition(":")[2]
             policies = import_module(f"workbook.policies.{'worlds' if world else 'tuned'}")
             own = (policies.world_seeds if world else policies.tuned_seeds)(name, role)
-            longest = get_task(self.scale.task, **self.scale.task_options).longest
-            self.scale = replace(
-                self.scale, policy=f"{scale},seed={own[seed % len(own)]}", max_new_tokens=longest
+            longest = get_task(self.setting.task, **self.setting.task_options).longest
+            self.setting = replace(
+                self.setting, policy=f"{scale},seed={own[seed % len(own)]}", max_new_tokens=longest
             )
             self.data_seed, self.held_out_seed = unit_seeds(seed, role)
         elif dials:
@@ -109,16 +109,16 @@ class Bench:
                 dials,
                 f"left out with scale {scale!r}, whose policy is one; 'family' has dials",
             )
-        self.world, self.max_new_tokens = scale.removeprefix(WORLD), self.scale.max_new_tokens
+        self.world, self.max_new_tokens = scale.removeprefix(WORLD), self.setting.max_new_tokens
 
-    def dialled(self, **dials) -> Bench:
+    def dialled(self, **dials) -> StudyUnit:
         """The same unit, with the same prompts, on the member of the same SFT seed that has these
         dials, too.
         """
         known = [dial for dial in Member.__dataclass_fields__ if dial != "seed"]
         for dial in dials:
             require_one_of("dial", dial, known)
-        other = Bench(self.scale.name, self.seed, **{**self.dials, **dials})
+        other = StudyUnit(self.setting.name, self.number, **{**self.dials, **dials})
         other.loaded = self.loaded
         return other
 
@@ -128,24 +128,24 @@ class Bench:
         minutes, where nobody has made it here.
         """
         if self.dials:
-            make_member(member_of(self.scale.policy))
-        policy = load_policy(self.scale.policy)
-        self.loaded[self.scale.policy] = policy.provenance["sha256"]
+            make_member(member_of(self.setting.policy))
+        policy = load_policy(self.setting.policy)
+        self.loaded[self.setting.policy] = policy.provenance["sha256"]
         return policy
 
     @cached_property
     def task(self):
-        return get_task(self.scale.task, **self.scale.task_options)
+        return get_task(self.setting.task, **self.setting.task_options)
 
     @cached_property
     def rollouts(self) -> Rollouts:
         """Rollouts of the training prompts."""
-        return self.sample(self.scale.prompts, self.data_seed)
+        return self.sample(self.setting.prompts, self.data_seed)
 
     @cached_property
     def held_out(self) -> Rollouts:
         """Rollouts of other prompts, for no step to be taken on."""
-        return self.sample(self.scale.held_out, self.held_out_seed)
+        return self.sample(self.setting.held_out, self.held_out_seed)
 
     def readings(self, prompts: int) -> Readings:
         """Readings on so many held-out prompts, made once for all runs of the unit."""
@@ -154,7 +154,7 @@ class Bench:
             self._readings[prompts] = Readings(self.policy, self.task, held_out)
         return self._readings[prompts]
 
-    def kept(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    def cached_table(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """A part of a unit's table, written as soon as it is made, and read where an interrupted
         unit has made it.
         """
@@ -169,16 +169,16 @@ class Bench:
         """Fresh rollouts of the policy as it is now, in this scale's group size and length, with
         each token's class.
         """
-        scale = self.scale
+        scale = self.setting
         rollouts = sample_rollouts(
             self.policy, self.task, prompts, scale.group_size, seed, scale.max_new_tokens
         )
         return categorized(rollouts)
 
 
-def distinct_rollouts(bench: Bench, kept: int, drawn: int | None = None) -> Rollouts:
+def distinct_rollouts(unit: StudyUnit, kept: int, drawn: int | None = None) -> Rollouts:
     """Rollouts of the first `kept` different prompts among those drawn from the task."""
-    rows = bench.task.dataset(drawn or DRAWS_PER_PROMPT * kept, bench.data_seed)
+    rows = unit.task.dataset(drawn or DRAWS_PER_PROMPT * kept, unit.data_seed)
     places = pd.Series(map(str, rows["prompt"])).drop_duplicates().index[:kept]
-    sampled = (bench.task, rows.select(places.tolist()), bench.scale.group_size, bench.data_seed)
-    return sample_rollouts(bench.policy, *sampled, bench.scale.max_new_tokens)
+    sampled = (unit.task, rows.select(places.tolist()), unit.setting.group_size, unit.data_seed)
+    return sample_rollouts(unit.policy, *sampled, unit.setting.max_new_tokens)
