@@ -21,9 +21,10 @@ from workbook.__main__ import main
 from workbook.app import compare_runs, load_run, start_run, worker
 from workbook.app import runs as run_module
 from workbook.app.resumable import ResumableTrainer
+from workbook.app.run_folder import atomic_folder, checkpoints, damage
 from workbook.app.runs import Run, create_run, set_status, training_lock
 from workbook.app.worker import execute, train_run
-from workbook.files import StorageError, atomic_folder, checkpoints, damage, write_text
+from workbook.files import StorageError, write_text
 from workbook.policies.load import BUNDLED, load_policy
 from workbook.training import CancellationConfig, RunConfig
 from workbook.training.config import sampling_settings, trainer_args

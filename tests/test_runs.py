@@ -24,10 +24,10 @@ from small_run import TRAINER
 from workbook import runs
 from workbook.__main__ import main
 from workbook.app import compare_runs, latest_run, load_run, start_run, sweep
+from workbook.app.run_folder import checkpoints
 from workbook.app.runs import create_run
 from workbook.app.sweeps import _train, combinations, load_sweep
 from workbook.app.worker import execute
-from workbook.files import checkpoints
 
 CHAIN = Path(__file__).parents[1] / "data" / "configs" / "chain.yaml"
 KILLS, STEPS = 4, 40

@@ -16,9 +16,9 @@ from refusals import refused
 from small_run import SMALL, bundled_trainer, nudge_adapters
 from trl import GRPOTrainer
 
+from workbook.app.run_folder import checkpoint_step, checkpoints
 from workbook.app.runs import Run
 from workbook.app.worker import execute, train_run
-from workbook.files import checkpoint_step, checkpoints
 from workbook.policies.load import load_policy
 from workbook.rollouts.token_files import read_step, step_files
 from workbook.training import CancellationConfig, CancellationTrainer, token_record

@@ -18,8 +18,8 @@ import pandas as pd
 import psutil
 
 from workbook.app.memory import CARDS, forecast_shape, peak_mib, run_device, steps_per_generation
+from workbook.app.run_folder import MAX_CHECKPOINTS
 from workbook.app.runs import start_run
-from workbook.files import KEEP
 from workbook.messages import duration
 from workbook.places import runs_folder
 from workbook.policies.models import free_mib
@@ -109,8 +109,13 @@ def disk_sentence(config: RunConfig, table: pd.DataFrame) -> str:
         shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
         / 2**20
     )
-    short = "" if KEEP * each < free else " It does not fit: train with LoRA, or free some."
-    return f"disk: checkpoints, {KEEP} at a time, {size(each)} each; {size(free)} are free.{short}"
+    short = (
+        "" if MAX_CHECKPOINTS * each < free else " It does not fit: train with LoRA, or free some."
+    )
+    return (
+        f"disk: checkpoints, {MAX_CHECKPOINTS} at a time, {size(each)} each; {size(free)} are"
+        f" free.{short}"
+    )
 
 
 def doubts(config: RunConfig, shape, prompt_length: int) -> list[str]:

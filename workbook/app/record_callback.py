@@ -8,13 +8,13 @@ read on the way. The output folder then holds what a run's does, and Stop works.
 training, and measure_cancellation, need CancellationTrainer.
 """
 
-import json
 import warnings
 from functools import partial
 
 from workbook.app.resumable import Recorder
+from workbook.app.run_folder import cut_metrics
 from workbook.app.runs import Run, set_status
-from workbook.files import is_main, read_metrics, write_text
+from workbook.files import is_main
 from workbook.messages import InvalidValue
 from workbook.training.meter import by_token, loss_without_kl, reward_columns, token_pushes
 from workbook.training.token_record import StepRecord
@@ -24,8 +24,10 @@ class TokenRecord(StepRecord):
     """A callback that hands each recorded micro-batch of a plain GRPOTrainer to a record, and keeps
     a run's folder.
 
-    every: optimizer steps between two token tables.  Raises ValueError for an `every` below 1, a
-    CancellationTrainer, which records by itself, and for sharded weights.
+    every: optimizer steps between two token tables.
+
+    Raises ValueError for an `every` below 1, a CancellationTrainer, which records by itself, and
+    for sharded weights.
     """
 
     def __init__(self, trainer, every: int = 10):
@@ -41,17 +43,19 @@ class TokenRecord(StepRecord):
             )
         super().__init__(trainer, every)
         self.run = Run(trainer.args.output_dir)
-        # of the batch, and of the micro-batch whose loss is computed
-        self.rewards = self.inputs = self.scored = None
+        self.rewards = None  # of the generation batch
+        # of the micro-batch whose loss is computed
+        self.inputs = None
+        self.scored = None
         trainer.add_callback(Recorder(self.run, trainer, None))
-        for name in (
-            "calculate_rewards",
-            "generate_and_score_completions",
-            "score",
-            "compute_loss",
-        ):
-            own = "_get_per_token_logps_and_entropies" if name == "score" else f"_{name}"
-            setattr(trainer, own, partial(getattr(self, name), getattr(trainer, own)))
+        # our method stands before the trainer's, which it is given as its first argument
+        for hook, method in {
+            "_calculate_rewards": self.calculate_rewards,
+            "_generate_and_score_completions": self.generate_and_score_completions,
+            "_get_per_token_logps_and_entropies": self.score,
+            "_compute_loss": self.compute_loss,
+        }.items():
+            setattr(trainer, hook, partial(method, getattr(trainer, hook)))
 
     def calculate_rewards(self, method, *args, **kwargs):
         self.rewards = method(*args, **kwargs)
@@ -60,9 +64,11 @@ class TokenRecord(StepRecord):
     def generate_and_score_completions(self, method, inputs):
         output = method(inputs)
         if self.trainer.model.training:
-            start = self.trainer.accelerator.process_index * (count := len(output["advantages"]))
+            # rewards are those of all processes; the batch has this process's
+            local = len(output["advantages"])
+            first = self.trainer.accelerator.process_index * local
             columns = reward_columns(self.trainer, self.rewards)
-            output |= {name: column[start : start + count] for name, column in columns.items()}
+            output |= {name: column[first : first + local] for name, column in columns.items()}
         return output
 
     def score(self, method, model, *args, batch_size=None, **kwargs):
@@ -83,34 +89,31 @@ class TokenRecord(StepRecord):
                     stacklevel=2,
                 )
             elif loss.requires_grad:
-                call, outputs = self.scored
-                own = (type(self.trainer)._compute_loss, self.trainer, model, inputs, outputs)
-                pushes = token_pushes(
-                    loss_without_kl(*own) if self.trainer.beta else loss, outputs[0]
-                )
-                self.add(
-                    inputs, call, outputs, pushes, by_token(inputs["advantages"]).expand_as(pushes)
-                )
+                self._record(loss, model, inputs)
             return loss
         finally:
-            self.inputs = self.scored = None
+            self.inputs = None
+            self.scored = None
+
+    def _record(self, loss, model, inputs: dict) -> None:
+        """Read what each token pushes from the loss's graph."""
+        call, outputs = self.scored
+        if self.trainer.beta:
+            compute = type(self.trainer)._compute_loss
+            loss = loss_without_kl(compute, self.trainer, model, inputs, outputs)
+        pushes = token_pushes(loss, outputs[0])  # (B, T)
+        advantages = by_token(inputs["advantages"]).expand_as(pushes)
+        self.add(inputs, call, outputs, pushes, advantages)
 
     def on_train_begin(self, args, state, control, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
-        if is_main():  # what was logged before training was resumed
-            rows = [
-                row
-                for row in read_metrics(self.run.folder / "metrics.jsonl")
-                if row["step"] <= state.global_step
-            ]
-            write_text(
-                self.run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
-            )
+        if is_main():
+            # what was logged after the checkpoint from which training goes on
+            cut_metrics(self.run.folder / "metrics.jsonl", state.global_step)
             (self.run.folder / "stop").unlink(missing_ok=True)
         set_status(self.run, "running", "Training.", total=state.max_steps)
 
     def on_train_end(self, args, state, control, **kwargs):
         super().on_train_end(args, state, control, **kwargs)
-        set_status(
-            self.run, "finished", f"Trained for {state.global_step} steps.", total=state.max_steps
-        )
+        message = f"Trained for {state.global_step} steps."
+        set_status(self.run, "finished", message, total=state.max_steps)

@@ -1,25 +1,15 @@
-"""Runs: a folder each, started in a process of its own, watched, stopped, resumed, listed and
-compared from anywhere.
+"""Runs: each a folder, started in a process of its own; watched, stopped, resumed and found from
+anywhere.
 
-A run folder holds
-    config.yaml            what was asked for; a resume refuses to go on if it was edited
-    manifest.json          versions, device, seed, git state, checksums of what it is made from, and the config again
-    status.json            state, process, message; training.lock is locked by that process
-    metrics.jsonl          a line per optimizer step while it trains; metrics.parquet once it ends
-    checkpoint-N/          atomic, checked, safetensors and JSON only
-    samples.json           some of the newest generation batch's rollouts
-    tokens/                what each recorded step did to each token, as Parquet (see `rollouts.token_files`)
-    samples/               prompts, completions, rewards, advantages at each checkpoint, as Parquet
-    evaluation-*.parquet   token tables of held-out rollouts before and after
-    final/                 the trained model or adapter
-Every file but metrics.jsonl and log.txt is written atomically.
+A process that trains says what it does in its folder alone (`app.run_folder`), and a `Run` reads
+it there. So a run can be looked at from a notebook, a terminal or another machine, and outlives
+whoever started it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -32,10 +22,22 @@ import pandas as pd
 import psutil
 from filelock import FileLock
 
-from workbook import files
+from workbook.app.run_folder import (
+    FILES,
+    FOLDERS,
+    OURS,
+    TOKENS,
+    as_folder,
+    check_vacant,
+    checkpoints,
+    damage,
+    read_metrics,
+    read_records,
+    remove_leftovers,
+)
+from workbook.files import is_main, process_count, read_json, write_json, write_text
 from workbook.messages import show_value
 from workbook.places import runs_folder
-from workbook.rollouts.token_files import FOLDER as TOKENS
 from workbook.rollouts.token_files import read_step, step_files
 from workbook.training.config import RunConfig, dump_settings, flatten
 
@@ -44,18 +46,9 @@ FINAL_STATES = ("stopped", "finished", "failed", "interrupted")
 # fact
 END_WINDOW = 5
 SAMPLED = ["step", "prompt", "completion", "reward", "advantage"]
-EVALUATED = ["label", "mean", "low", "high"]
+_EVALUATED = ["label", "mean", "low", "high"]
 # of every status.json
-STATUS = {"state": "interrupted", "message": "", "pid": 0, "born": 0.0, "total": 0, "notes": []}
-# What a run writes in its folder, besides checkpoints; config.yaml is removed last, since it makes
-# a folder a run's.
-FILES = (
-    *("stop", "metrics.jsonl", "metrics.parquet", "samples.json"),
-    *("evaluation.json", "evaluation-before.parquet", "evaluation-after.parquet"),
-    *("manifest.json", "status.json", "training.lock", "log.txt", "config.yaml"),
-)
-FOLDERS = ("final", "samples", TOKENS)
-OURS = "|".join(["checkpoint-[1-9][0-9]*", *FOLDERS, *map(re.escape, FILES)])
+_STATUS = {"state": "interrupted", "message": "", "pid": 0, "born": 0.0, "total": 0, "notes": []}
 
 
 class Run:
@@ -73,13 +66,14 @@ class Run:
 
     def manifest(self) -> dict:
         """Versions, device, seed, git state and checksums of what the run used."""
-        return files.read_json(self.folder / "manifest.json", dict)
+        return read_json(self.folder / "manifest.json", dict)
 
     def metrics(self) -> pd.DataFrame:
-        """One row per optimizer step so far: step, reward (where new rollouts were sampled),
-        grad_norm, entropy, ...
+        """One row per optimizer step so far: step, reward, grad_norm, entropy, ...
+
+        reward: where new rollouts were sampled, else NaN.
         """
-        table = pd.DataFrame(files.read_metrics(self.folder / "metrics.jsonl"))
+        table = pd.DataFrame(read_metrics(self.folder / "metrics.jsonl"))
         for column, kind in {"step": int, "reward": float}.items():
             if column not in table:
                 table[column] = pd.Series(dtype=kind)
@@ -87,45 +81,49 @@ class Run:
 
     def samples(self) -> pd.DataFrame:
         """A few of the newest generation batch's rollouts, a row each."""
-        return files.read_records(self.folder / "samples.json", SAMPLED)
+        return read_records(self.folder / "samples.json", SAMPLED)
 
     def evaluation(self) -> pd.DataFrame:
-        """Held-out reward before and after: columns label, mean, low, high (95 % bootstrap over
-        prompts).
+        """Held-out reward before and after: columns label, mean, low, high.
+
+        low and high: a 95 % bootstrap interval over prompts.
         """
-        return files.read_records(self.folder / "evaluation.json", EVALUATED)
+        return read_records(self.folder / "evaluation.json", _EVALUATED)
 
     def token_steps(self) -> list[int]:
         """Optimizer steps that have a token table (`record_tokens`)."""
         return list(step_files(self.folder / TOKENS))
 
     def tokens(self, step: int) -> pd.DataFrame:
-        """What a step did to each token that it trained on (see `rollouts.token_files`), for one of
-        `token_steps`.
+        """What a step, one of `token_steps`, did to each token that it trained on.
+
+        Columns: see `rollouts.token_files`.
         """
         return read_step(self.folder / TOKENS, step)
 
     def status(self) -> dict:
-        """state (starting, running, stopped, finished, failed, interrupted), step, total, message,
-        notes.
+        """Its state, step, total (of steps), message, notes and process.
+
+        state: starting, running, stopped, finished, failed or interrupted.
         """
+        status = dict(_STATUS)
         try:
-            stored = files.read_json(self.folder / "status.json", dict)
-            status = STATUS | {
-                k: v for k, v in stored.items() if k not in STATUS or type(v) is type(STATUS[k])
-            }
+            stored = read_json(self.folder / "status.json", dict)
+            for name, value in stored.items():
+                if name not in _STATUS or type(value) is type(_STATUS[name]):
+                    status[name] = value
         except ValueError as error:  # a damaged one counts as an interrupted run's
-            status = STATUS | {"notes": [str(error)]}
-        rows = files.read_metrics(self.folder / "metrics.jsonl", last_only=True)
+            status["notes"] = [str(error)]
+
+        rows = read_metrics(self.folder / "metrics.jsonl", last_only=True)
         status["step"] = rows[-1]["step"] if rows else 0
-        alive = is_alive(status) or is_locked(self.folder / "training.lock")
-        if status["state"] not in FINAL_STATES and not alive:
-            status["state"], status["message"] = "interrupted", ""
-        ended = (
-            f"The process ended at step {status['step']}; resume() goes on from the last"
-            " checkpoint."
-        )
-        status["message"] = status["message"] or ended
+        at_work = is_alive(status) or is_locked(self.folder / "training.lock")
+        if status["state"] not in FINAL_STATES and not at_work:
+            status["state"] = "interrupted"
+            status["message"] = ""
+        if not status["message"]:
+            ended = f"The process ended at step {status['step']}"
+            status["message"] = f"{ended}; resume() goes on from the last checkpoint."
         return status
 
     @property
@@ -139,22 +137,24 @@ class Run:
 
     def stop(self) -> None:
         """Ask it to stop after the optimizer step in hand; it can be resumed."""
-        files.write_text(self.folder / "stop", "stop\n")
+        write_text(self.folder / "stop", "stop\n")
 
     def wait(self, timeout: float | None = None):
-        """Block until it ends; returns itself. TimeoutError after `timeout` seconds, RuntimeError
-        if it failed.
+        """Block until it ends; returns itself.
+
+        Raises TimeoutError after `timeout` seconds, RuntimeError if the run failed.
         """
-        end = time.monotonic() + (float("inf") if timeout is None else timeout)
+        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
         while self.running:
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
+                message = self.status()["message"]
                 raise TimeoutError(
-                    f"{self.folder} is still running after {timeout:.0f} s:"
-                    f" {self.status()['message']}"
+                    f"{self.folder} is still running after {timeout:.0f} s: {message}"
                 )
             time.sleep(0.1)
-        if self.status()["state"] == "failed":
-            raise RuntimeError(self.status()["message"])
+        status = self.status()
+        if status["state"] == "failed":
+            raise RuntimeError(status["message"])
         return self
 
     def _check_idle(self) -> None:
@@ -164,23 +164,25 @@ class Run:
             )
 
     def resume(self, wait: bool = False) -> Run:
-        """Go on from the newest intact checkpoint, in a new process; ValueError if it is running,
-        or was edited.
+        """Go on from the newest intact checkpoint, in a new process.
+
+        Raises ValueError if the run is running, or was edited.
         """
         self._check_idle()
-        _ = self.config  # a plain trainer's folder has none
-        check_unedited(self)
+        check_unedited(self, self.config)
         if not is_done(self):
             _launch(self)
         return self.wait() if wait else self
 
     def remove(self) -> None:
-        """Delete what the run wrote, and its folder if nothing else is in it; ValueError if it is
-        running.
+        """Delete what the run wrote, and its folder if nothing else is in it.
+
+        Raises ValueError if the run is running.
         """
         self._check_idle()
-        files.remove_leftovers(self.folder, OURS)
-        for path in [*files.checkpoints(self.folder), *(self.folder / name for name in FOLDERS)]:
+        remove_leftovers(self.folder, OURS)
+        folders = checkpoints(self.folder) + [self.folder / name for name in FOLDERS]
+        for path in folders:
             shutil.rmtree(path, ignore_errors=True)
         for name in FILES:
             (self.folder / name).unlink(missing_ok=True)
@@ -188,21 +190,23 @@ class Run:
             self.folder.rmdir()
 
     def policy(self, base=None):
-        """Load the trained policy; an adapter on its `base`, where given. ValueError if it is
-        missing or damaged.
+        """Load the trained policy; an adapter on its `base`, where given.
+
+        Raises ValueError if it is missing or damaged.
         """
         from workbook.policies.load import Policy, load_policy
 
         final = self.folder / "final"
-        if defect := files.damage(final):
-            state = (
-                f"damaged ({defect})"
-                if final.exists()
-                else f"not there while it is {self.status()['state']}"
-            )
+        defect = damage(final)
+        if defect:
+            state = f"not there while it is {self.status()['state']}"
+            if final.exists():
+                state = f"damaged ({defect})"
             raise ValueError(f"The model of {self.folder} is {state}; resume() writes it.")
         if not (final / "adapter_config.json").exists():
             return load_policy(str(final))
+
+        # an adapter: on the weights that it was trained on, or weights like them
         from peft import PeftModel
 
         config = self.config
@@ -219,7 +223,7 @@ class Run:
         return Policy(model, base.tokenizer, base.provenance | {"adapter": str(final)})
 
 
-# --- making, starting and finding runs
+# -- making, starting and finding runs -------------------------------------------------------------
 
 
 def create_run(
@@ -230,22 +234,28 @@ def create_run(
 
     config = RunConfig.load(config).override(overrides)
     check_run(config)
-    if folder is None:  # one that is not there yet, named after the time
-        root, stem = runs_folder(), f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        folder = next(
-            p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists()
-        )
-    run = Run(files.as_folder(folder))
+    run = Run(_new_folder(config.name) if folder is None else as_folder(folder))
     if (run.folder / "config.yaml").is_file():
         if not never_trained(run):
             raise ValueError(
                 f"{run.folder} already holds a run; resume() it, or choose another folder."
             )
         run.remove()
-    files.check_vacant(run.folder)
-    files.write_text(run.folder / "config.yaml", dump_settings(asdict(config)))
+    check_vacant(run.folder)
+    write_text(run.folder / "config.yaml", dump_settings(asdict(config)))
     set_status(run, "starting", "Waiting for its process.")
     return run
+
+
+def _new_folder(name: str) -> Path:
+    """A folder that is not there yet, named after the run and the time."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = runs_folder() / stem
+    number = 0
+    while folder.exists():
+        number += 1
+        folder = runs_folder() / f"{stem}-{number}"
+    return folder
 
 
 def start_run(
@@ -256,13 +266,13 @@ def start_run(
 ) -> Run:
     """Start training in a process of its own, which goes on if this one ends.
 
-    config: a YAML file's path, a dict or a `RunConfig`.  overrides: fields of the run or its
-    trainer, e.g. `seed=1`.
-    folder: empty or new; by default a new one in $WORKBOOK_RUNS or ./runs.  wait: block until it
-    ends; of a run that fails before its first step no folder is left then.
+    config: a YAML file's path, a dict or a `RunConfig`.
+    folder: empty or new; by default a new one in $WORKBOOK_RUNS or ./runs.
+    wait: block until it ends; of a run that fails before its first step no folder is left then.
+    overrides: fields of the run or its trainer, e.g. `seed=1`.
 
     Raises ValueError if a field is unknown or invalid, or the folder holds a run that has trained,
-    or other files.
+    or other
     """
     run = create_run(config, folder, **overrides)
     _launch(run)
@@ -275,15 +285,14 @@ def start_run(
 
 
 def load_run(folder: str | Path | None = None) -> Run:
-    """The run that lies in `folder`, whatever its state, or the newest of yours; ValueError if
-    there is none.
+    """The run that lies in `folder`, whatever its state, or the newest of yours.
 
     A folder in which a `TokenRecord` wrote for a plain GRPOTrainer is read, too; such a run can't
-    be resumed from here.
+    be resumed from here. Raises ValueError if there is none.
     """
     if folder is None:
         return latest_run()
-    names = {path.name for path in files.as_folder(folder).glob("*")}
+    names = {path.name for path in as_folder(folder).glob("*")}
     if not {"config.yaml", TOKENS} & names or not names & {"status.json", "manifest.json"}:
         raise ValueError(
             f"{folder} holds no run: a run's folder has a config.yaml and a status.json."
@@ -292,87 +301,105 @@ def load_run(folder: str | Path | None = None) -> Run:
 
 
 def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
-    """The run made last, of those whose folder's name begins with `name`; ValueError if there is
-    none.
+    """The run made last, of those whose folder's name begins with `name`.
+
+    folder: of the runs; by default $WORKBOOK_RUNS or ./runs.  Raises ValueError if there is none.
     """
-    folder = runs_folder() if folder is None else files.as_folder(folder)
+    folder = runs_folder() if folder is None else as_folder(folder)
     configs = [path for path in folder.glob("*/config.yaml") if path.parent.name.startswith(name)]
     if not configs:
-        raise ValueError(
-            f"{folder} holds no run{f' whose name begins with {name!r}' if name else ''}."
-        )
-    return Run(max(configs, key=lambda path: path.stat().st_mtime_ns).parent)
+        which = f" whose name begins with {name!r}" if name else ""
+        raise ValueError(f"{folder} holds no run{which}.")
+    newest = max(configs, key=lambda path: path.stat().st_mtime_ns)
+    return Run(newest.parent)
 
 
-# --- a run's state and its process
+# -- a run's state ---------------------------------------------------------------------------------
 
 
 def is_done(run: Run) -> bool:
     """Whether a run has finished, and its model is as it was written."""
-    return run.status()["state"] == "finished" and files.damage(run.folder / "final") is None
+    return run.status()["state"] == "finished" and damage(run.folder / "final") is None
 
 
 def never_trained(run: Run) -> bool:
-    """Whether a run failed before its first optimizer step, so that its folder holds nothing worth
-    keeping.
+    """Whether a run failed before its first optimizer step.
+
+    Its folder then holds nothing worth keeping.
     """
     status = run.status()
-    trained = status["step"] or (run.folder / "final").exists() or files.checkpoints(run.folder)
-    return (
-        status["state"] == "failed" and not trained and not is_locked(run.folder / "training.lock")
-    )
+    if status["state"] != "failed" or status["step"] or checkpoints(run.folder):
+        return False
+    return not (run.folder / "final").exists() and not is_locked(run.folder / "training.lock")
 
 
-def check_unedited(run: Run) -> None:
-    """Raise a ValueError that names what differs from what a run started with: config.yaml, number
-    of processes.
+def check_unedited(run: Run, config: RunConfig) -> None:
+    """Raise a ValueError that names what differs from what a run started with: its config, or the
+    number of processes.
     """
     if not (run.folder / "manifest.json").exists():
         return
     started = run.manifest()
     processes = started.get("processes", 1)
-    if processes != files.process_count():  # a batch is the sum of theirs
-        cpu = "ACCELERATE_USE_CPU=true " if str(started.get("device")).startswith("cpu") else ""
-        many = (
-            f"{cpu}accelerate launch --multi_gpu --num_processes {processes}"
-            if processes > 1
-            else "python"
+    if processes != process_count():  # a batch is the sum of theirs
+        launcher = "python"
+        if processes > 1:
+            launcher = f"accelerate launch --multi_gpu --num_processes {processes}"
+            if str(started.get("device")).startswith("cpu"):
+                launcher = f"ACCELERATE_USE_CPU=true {launcher}"
+        unit = "process" if processes == 1 else "processes"
+        command = f"{launcher} -m workbook resume {shlex.quote(str(run.folder))}"
+        raise ValueError(
+            f"{run.folder} was started by {processes} {unit} and this launch has"
+            f" {process_count()}; go on with {command}"
         )
-        differ = (
-            f"{run.folder} was started by {processes} process{'es' * (processes != 1)} and this"
-            " launch has"
-        )
-        again = f"{many} -m workbook resume {shlex.quote(str(run.folder))}"
-        raise ValueError(f"{differ} {files.process_count()}; go on with {again}")
-    before, now = (
-        flatten(started.get("config", {})),
-        flatten(json.loads(json.dumps(asdict(run.config), default=str))),
-    )
-    changed = [key for key in {**now, **before} if before.get(key) != now.get(key)]
+
+    before = flatten(started.get("config", {}))
+    # as JSON would give it back
+    now = flatten(json.loads(json.dumps(asdict(config), default=str)))
+    changed = []
+    for key in {**now, **before}:
+        if before.get(key) != now.get(key):
+            changed.append(f"{key} ({show_value(before.get(key))} -> {show_value(now.get(key))})")
     if changed:
-        shown = [
-            f"{key} ({show_value(before.get(key))} -> {show_value(now.get(key))})"
-            for key in changed[:3]
-        ]
-        edited = (
-            f"{run.folder / 'config.yaml'} was edited since the run started: {', '.join(shown)}"
+        raise ValueError(
+            f"{run.folder / 'config.yaml'} was edited since the run started:"
+            f" {', '.join(changed[:3])}; restore it to resume, or start a new run."
         )
-        raise ValueError(f"{edited}; restore it to resume, or start a new run.")
 
 
+def set_status(run: Run, state: str, message: str, **more) -> None:
+    """Write status.json, on the main process of a launch.
+
+    more: total (of steps), notes; pid and born, where the process is not this one.
+    """
+    if is_main():
+        status = {"state": state, "message": message, "total": 0, "notes": []}
+        status |= identity(os.getpid())
+        write_json(run.folder / "status.json", status | more)
+
+
+# -- a run's process -------------------------------------------------------------------------------
+
+# processes that this one started: kept, so that poll() can reap them
 _children: dict[int, subprocess.Popen] = {}
 
 
 def _launch(run: Run) -> None:
     """Start the run's own process, which outlives this one and writes its output to log.txt."""
     (run.folder / "stop").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "workbook.app", str(run.folder)]
     # what iterates over a set does so in the same order again
-    same = os.environ | {"PYTHONHASHSEED": "0"}
+    environment = os.environ | {"PYTHONHASHSEED": "0"}
     with open(run.folder / "log.txt", "ab") as log:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen(command, start_new_session=True, env=same, **streams)
-    _children[process.pid] = process  # kept, so that poll() can reap it
+        process = subprocess.Popen(
+            [sys.executable, "-m", "workbook.app", str(run.folder)],
+            start_new_session=True,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    _children[process.pid] = process
     set_status(run, "starting", "Loading the policy.", **identity(process.pid))
 
 
@@ -383,21 +410,22 @@ def identity(pid: int) -> dict:
 
 def is_alive(process: dict) -> bool:
     """Whether a process of this machine is still at work; process: its `identity`."""
-    if (child := _children.get(process["pid"])) is not None and child.poll() is not None:
+    child = _children.get(process["pid"])
+    if child is not None and child.poll() is not None:
         return False
     try:
-        there = psutil.Process(process["pid"])
-        return (
-            there.status() != psutil.STATUS_ZOMBIE
-            and abs(there.create_time() - process["born"]) < 1
-        )
+        found = psutil.Process(process["pid"])
+        # a number is given again to another process
+        same = abs(found.create_time() - process["born"]) < 1
+        return same and found.status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, ValueError, OverflowError):  # the latter: of numbers that no process has
         return False
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some process, on whatever machine, holds the lock at `path`; False where that can't
-    be asked.
+    """Whether some process, on whatever machine, holds the lock at `path`.
+
+    False where that can't be asked.
     """
     try:
         import fcntl
@@ -411,19 +439,8 @@ def is_locked(path: Path) -> bool:
         return False
 
 
-def set_status(run: Run, state: str, message: str, **more) -> None:
-    """Write status.json, on the main process of a launch; the process is this one unless `more`
-    names it.
-    """
-    if files.is_main():
-        status = {"state": state, "message": message, "total": 0, "notes": []} | identity(
-            os.getpid()
-        )
-        files.write_json(run.folder / "status.json", status | more)
-
-
 def training_lock(run: Run) -> FileLock:
-    """Held by the process that trains the run, on whatever machine, until that ends, however it
-    ends.
+    """The lock that a process holds while it trains the run, on whatever machine, until it ends,
+    however it ends.
     """
     return FileLock(run.folder / "training.lock")

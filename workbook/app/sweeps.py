@@ -19,8 +19,8 @@ import joblib
 import numpy as np
 import pandas as pd
 
+from workbook.app.run_folder import as_folder, check_vacant
 from workbook.app.runs import END_WINDOW, Run, create_run, is_done, load_run
-from workbook.files import as_folder, check_vacant
 from workbook.messages import InvalidValue, explain_error, one_line, progress, reworded
 from workbook.places import import_to_stay, runs_folder
 from workbook.training.checks import check_run
