@@ -35,10 +35,10 @@ def installed(**more):
 
 
 def test_only_what_is_missing_is_installed_and_what_is_too_old_is_named():
-    assert colab.plan(colab.requirements(), installed(), "c.txt") == []
+    assert colab.install_commands(colab.requirements(), installed(), "c.txt") == []
     have = installed(pytz="1", SymPy="1")
     del have["gguf"], have["trl"], have["reasoning-gym"]
-    held, bare = colab.plan(colab.requirements(), have, "c.txt")
+    held, bare = colab.install_commands(colab.requirements(), have, "c.txt")
     assert held[:3] == ["install", "-c", "c.txt"]
     assert bare[:2] == ["install", "--no-deps"]
     assert {colab.package(name) for name in bare[2:]} == {"trl", "reasoning-gym"}
@@ -56,7 +56,7 @@ def test_only_what_is_missing_is_installed_and_what_is_too_old_is_named():
 
 def test_what_colab_ships_meets_every_floor_and_stays_but_for_torchao():
     assert colab.unmet(colab.requirements(), SHIPPED) == []
-    removed, held, bare = colab.plan(colab.requirements(), SHIPPED, "c.txt")
+    removed, held, bare = colab.install_commands(colab.requirements(), SHIPPED, "c.txt")
     assert removed == ["uninstall", "-y", "torchao"]
     new = {colab.package(name) for name in [*held[3:], *bare[2:]]}
     assert {"trl", "bitsandbytes", "vl-convert-python"} <= new

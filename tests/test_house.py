@@ -1,4 +1,4 @@
-"""The house is cut by rooms: who imports whom, one meaning a name, and faces that keep their word."""
+"""The house is cut by rooms: who imports whom, one meaning a name, faces that keep their word."""
 
 import ast
 import builtins

@@ -70,7 +70,7 @@ NO_DEPENDENCIES = {
 }
 
 
-def plan(requirements: list[str], installed: dict[str, str], constraints: str) -> list[list[str]]:
+def install_commands(requirements: list[str], installed: dict[str, str], constraints: str) -> list[list[str]]:
     """Return the pip commands that meet `requirements` and leave what is installed, {name:
     version}, but REMOVED.
     """
@@ -148,7 +148,7 @@ def prepare() -> None:
         constraints.write_text(
             "".join(f"{name}=={version}\n" for name, version in sorted(installed.items()))
         )
-        for arguments in plan(requirements(), installed, str(constraints)):
+        for arguments in install_commands(requirements(), installed, str(constraints)):
             print("pip", *arguments, flush=True)
             if subprocess.run(
                 [sys.executable, "-m", "pip", "-q", *arguments], check=False

@@ -6,11 +6,11 @@ import sys
 from workbook.places import import_to_stay
 
 
-def main(folder: str) -> None:
+def train_folder(folder: str) -> None:
     """Train the run in `folder`, and print how it ended."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     print(import_to_stay("workbook.app.worker").execute(folder).status()["message"])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    train_folder(sys.argv[1])

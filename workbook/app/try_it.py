@@ -187,7 +187,7 @@ def _text(text: str) -> str:
     return f'<pre dir="ltr" style="{PRE}">{shown}</pre>'
 
 
-def main(folder: Path) -> None:
+def write_samples(folder: Path) -> None:
     """Write what a config samples, or the sentence that says why it can't."""
     try:
         result = sample(RunConfig.load(folder / "config.yaml"))
@@ -197,4 +197,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    write_samples(Path(sys.argv[1]))
