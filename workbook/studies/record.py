@@ -1,5 +1,6 @@
-"""A study's tables, made once and kept, and claims as records: what is stated, what would refute
-it, what decides.
+"""A study's tables, made once and kept, and claims as records.
+
+A claim's record says what is stated, what would refute it, and which measurements decide.
 
     MEASURES = {"dose": {"H1 control": measure}}    # in claims.py of a room of studies:
                                                     # study: {key of its outcome: measure}
@@ -50,7 +51,7 @@ from workbook.studies.storage import (
 )
 
 UNNAMED = "Writing to data/results, since no folder is named,"
-_STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
+_STUDIES = {  # study: the function StudyUnit -> {name of a table: table}
     "arena": "studies.worlds.arena:arena_study",
     "arena_mix": "studies.worlds.arena:mix_study",
     "arena_rates": "studies.worlds.arena:arena_rates_study",
@@ -94,6 +95,7 @@ _STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic
     "worlds_start": "studies.worlds.study:start_study",
     "worlds_values": "studies.worlds.study:values_study",
 }
+# studies of the tuning policies of a scale
 TUNING = (
     "arena_rates",
     "mask_rates",
@@ -101,8 +103,10 @@ TUNING = (
     "mask_rates_sgd",
     "smollm2_rates",
     "worlds_rates",
-)  # studies of the tuning policies of a scale
-_KEPT = ("coupling",)  # studies whose tables can be read still, and whose measuring code has left
+)
+_RETIRED = (
+    "coupling",
+)  # studies whose tables can be read still, and whose measuring code has left
 
 PROVENANCE = ["unit", "created", "commit", "modified", "registration", "policy"]
 
@@ -119,7 +123,7 @@ def check_results(folder: str | Path) -> None:
     """Raise a ValueError, in one sentence, unless a folder holds studies' tables with readable
     manifests.
     """
-    known = (*_STUDIES, *_KEPT)
+    known = (*_STUDIES, *_RETIRED)
     tables = [
         path
         for path in sorted(Path(folder).glob("*/*.*.parquet"))
@@ -143,27 +147,27 @@ def measure(
     seeds: Sequence[int] | None = None,
     folder: str | Path | None = None,
 ) -> list[Path]:
-    """Make the study's tables for every seed that has none yet; returns the files of its tables.
+    """Make a study's tables for every unit that has none yet; returns the files of its tables.
 
-    A seed is in the tables whole or not at all, so a study that was broken off goes on where it
-    was; of a seed, too, where its study keeps parts (`Bench.kept`), at the same commit, unmodified,
-    and registration.
-    seeds: by default as many as were registered for the scale, else the scale's; at the scale
-    "worlds" a seed is a world, of which all units are measured.  folder: instead of data/results.
+    A unit is in the tables whole or not at all, so a study that was broken off goes on where it
+    was. Within a unit, too, where its study caches tables (`StudyUnit.cached_table`): at the same
+    commit, unmodified, and registration.
+
+    seeds: numbers of units; by default as many as were registered for the scale, else the scale's.
+    At the scale "worlds" a seed is a world, of which all units are measured.
+    folder: instead of data/results.
 
     Raises ValueError for an unknown study or scale, and for no folder where the package holds
     data/results itself.
     """
-    from workbook.files import made_with
-    from workbook.studies.unit import StudyUnit
-
     run = _study(study)
     check_scale(scale)
     _check_sizes(run, study, scale)
     # one that is not as it must be is refused before the work
     registration = read_registration(study, folder)
     registered = registration.units.get(scale) if registration else None
-    seeds = range(registered or SCALES[scale].seeds) if seeds is None else seeds
+    if seeds is None:
+        seeds = range(registered or SCALES[scale].seeds)
     if scale == ALL_WORLDS:
         for k in seeds:
             measure(study, [*WORLD_SCALES][k], folder=folder)
@@ -171,38 +175,62 @@ def measure(
     if folder is None and not set(seeds) <= set(measured_seeds(study, scale)):
         clone(UNNAMED)
     for seed in seeds:
-        if seed in measured_seeds(study, scale, folder):  # by another process, too
-            continue
-        role = "tuning" if study in TUNING and scale in POLICY_SCALES else "unit"
-        unit, began = StudyUnit(scale, seed, role), time.perf_counter()
-        stated = registration and registration.hash
-        place = (
-            experiment_folder(study, folder)
-            / ".parts"
-            / f"{study}-{scale.replace(':', '=')}-seed={seed}"
-        )
-        unit.results, unit.parts = folder, _parts(place, made_with(unit.policy)["git"], stated)
-        tables = run(unit)
-        command = f"python -m workbook measure {shlex.quote(study)} --scale {scale} --seeds {seed}"
-        facts = {
-            "command": command,
-            "seconds": round(time.perf_counter() - began, 1),
-            "registration": stated,
-        }
-        facts |= {"scale": asdict(unit.setting), **made_with(unit.policy), "policies": unit.loaded}
-        write_unit(study, scale, seed, tables, facts, folder)
-        if unit.parts is not None:
-            shutil.rmtree(unit.parts, ignore_errors=True)
+        # another process may have measured it meanwhile
+        if seed not in measured_seeds(study, scale, folder):
+            registered_text = registration and registration.hash
+            _measure_unit(run, study, scale, seed, registered_text, folder)
     return table_paths(study, folder)
 
 
-def _parts(place: Path, git: dict | None, registered: str | None) -> Path | None:
-    """Where parts of a unit are kept until it is whole: those of another commit or registration are
-    none of it.
+def _measure_unit(
+    run: Callable,
+    study: str,
+    scale: str,
+    number: int,
+    registration: str | None,
+    folder: str | Path | None,
+) -> None:
+    """Make a unit's tables and write them, with what they were made from.
+
+    registration: hash of the study's text as it is now.
+    """
+    from workbook.files import made_with
+    from workbook.studies.unit import StudyUnit
+
+    role = "tuning" if study in TUNING and scale in POLICY_SCALES else "unit"
+    unit = StudyUnit(scale, number, role)
+    began = time.perf_counter()
+    place = (
+        experiment_folder(study, folder)
+        / ".parts"
+        / f"{study}-{scale.replace(':', '=')}-seed={number}"
+    )
+    unit.results = folder
+    unit.parts = _parts(place, made_with(unit.policy)["git"], registration)
+    tables = run(unit)
+    facts = {
+        "command": (
+            f"python -m workbook measure {shlex.quote(study)} --scale {scale} --seeds {number}"
+        ),
+        "seconds": round(time.perf_counter() - began, 1),
+        "registration": registration,
+        "scale": asdict(unit.setting),
+        **made_with(unit.policy),
+        "policies": unit.loaded,
+    }
+    write_unit(study, scale, number, tables, facts, folder)
+    if unit.parts is not None:
+        shutil.rmtree(unit.parts, ignore_errors=True)
+
+
+def _parts(place: Path, git: dict | None, registration: str | None) -> Path | None:
+    """Where tables of an unfinished unit are cached; None in a modified tree.
+
+    Those of another commit or registration have another folder.
     """
     if git is None or git["modified"]:
         return None
-    digest = hashlib.sha256(repr((git["commit"], registered)).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(repr((git["commit"], registration)).encode()).hexdigest()[:8]
     return place.with_name(f"{place.name}-{digest}")
 
 
@@ -249,13 +277,13 @@ def provenance(study: str, scale: str, folder: str | Path | None = None) -> pd.D
 
 
 def _check_study(name: str) -> None:
-    if name not in (*_STUDIES, *_KEPT):
+    if name not in (*_STUDIES, *_RETIRED):
         raise InvalidValue("study", name, tuple(_STUDIES))
 
 
 def _study(name: str) -> Callable:
     _check_study(name)
-    if name in _KEPT:
+    if name in _RETIRED:
         raise InvalidValue(
             "study",
             name,

@@ -60,7 +60,7 @@ PLAIN_SUMS = ONE_DIGIT_SUMS | {"chat": False}
 SCALES = {
     "tiny": Setting("tiny", "bundled", "chain", 6, 4, 8, 48, 1),
     "bundled": Setting("bundled", "bundled", "chain", 64, 64, 8, 48, 5),
-    # of the first unit: every other one has a policy and prompts of its own (`studies.bench`)
+    # of the first unit: every other one has a policy and prompts of its own (`studies.unit`)
     "family": Setting("family", "family:seed=1", "chain", 64, 64, 8, 48, 10),
     # one-digit sums asked in two ways, which are two tasks: in a chat (reward near 0.2), or as
     # plain text to go on from

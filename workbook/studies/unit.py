@@ -1,13 +1,16 @@
-"""The bench that studies work at: a policy, its task, rollouts of training prompts and of prompts
-nobody trains on.
+"""A unit of a study: a policy, its task, rollouts of training prompts and of held-out prompts.
 
-The same seed at the same scale gives the same rollouts to every study, so what one study measures
+    unit = StudyUnit("family", 3)
+    unit.policy, unit.rollouts, unit.held_out
+
+The same number at the same scale gives the same rollouts to every study, so what one study measures
 of a token can be laid beside what another does.
 
-At the scale "family" a seed is a unit: a policy of the family and prompts of its own. The ten
-policies are those that data/family holds, one after another; `dialled` gives the same unit on a
-member with other dials. At the scale of a world, "world:<name>", or of a tuned model,
-"smollm2:<task>", units are its policies in the same way, and those of the role "tuning" its others.
+At the scale "family" a unit is a policy of the family with prompts of its own. The ten policies are
+those that data/family holds, one after another; `dialled` gives the same unit on a member with
+other dials. At the scale of a world, "world:<name>", or of a tuned model, "smollm2:<task>", units
+are its policies in the same way, and those of the role "tuning" its others. Elsewhere all units
+have one policy, and the number chooses prompts alone.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
@@ -25,6 +27,8 @@ from workbook.files import write_parquet
 from workbook.messages import InvalidValue, require_one_of
 from workbook.policies.family import Member, committed_seeds, member_of
 from workbook.policies.load import load_policy
+from workbook.policies.tuned import tuned_seeds
+from workbook.policies.worlds import world_seeds
 from workbook.probes.categories import categorized
 from workbook.probes.readings import Readings
 from workbook.rollouts.sample import Rollouts, sample_rollouts
@@ -34,6 +38,7 @@ from workbook.studies.registration import (
     POLICY_SCALES,
     SCALES,
     WORLD_SCALES,
+    Setting,
     check_scale,
 )
 from workbook.tasks import get_task
@@ -46,75 +51,68 @@ DRAWS_PER_PROMPT = 4
 
 
 class StudyUnit:
-    """One seed of one scale; policy and rollouts are made when first asked for.
+    """One unit of one scale; policy and rollouts are made when first asked for.
 
-    data_seed, held_out_seed: of the training prompts and of the held-out ones. Those differ modulo
-    8, so on the chain task no prompt is in both, whichever seeds are compared. role: "unit", or at
-    a scale with policies of its own "tuning": one of the others, on prompts that no unit has.
+    scale: a name of SCALES.  number: of the unit, from 0; tables call it seed.
+    role: "unit", or at a scale with policies of its own "tuning": one of the others, on prompts
+    that no unit has.
     dials: of `Member`, at the scale "family" alone.
-    loaded: {name: SHA-256 of the weights} of every policy of the unit that was loaded, here or on a
-    dialled bench.
-    results: folder of results that the unit is measured for; parts: where it keeps what is done of
-    it (`kept`), if any.
+
+    setting: the scale's `Setting`, with the unit's own policy.
+    data_seed, held_out_seed: of the training prompts and of the held-out ones. Those differ modulo
+    8, so on the chain task no prompt is in both, whichever units are compared.
+    loaded: {name: SHA-256 of the weights} of every policy of the unit that was loaded, here or by a
+    dialled unit.
+    results: folder of results that the unit is measured for.
+    parts: folder for tables of an unfinished unit (`cached_table`), if it keeps any.
 
     Raises ValueError for a scale that is not in SCALES, a world without policies, and roles and
     dials elsewhere.
 
-    >>> bench = Bench("family", 12)
-    >>> bench.scale.policy, bench.data_seed, bench.held_out_seed
+    >>> unit = StudyUnit("family", 12)
+    >>> unit.setting.policy, unit.data_seed, unit.held_out_seed
     ('family:seed=3', 96, 8101)
-    >>> bench.dialled(alphabets=4).scale.policy
+    >>> unit.dialled(alphabets=4).setting.policy
     'family:seed=3,alphabets=4'
     """
 
-    def __init__(self, scale: str, seed: int = 0, role: str = "unit", **dials):
+    def __init__(self, scale: str, number: int = 0, role: str = "unit", **dials):
         check_scale(scale)
         if scale == ALL_WORLDS:
             raise InvalidValue(
                 "scale", scale, f"one of {', '.join(WORLD_SCALES)}, which it puts side by side"
             )
         require_one_of("role", role, ("unit", "tuning") if scale in POLICY_SCALES else ("unit",))
-        self.setting, self.number, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
-        self.held_out_seed = SEED_CLASSES * (HELD_OUT_FROM + seed) + (
-            OTHERWISE if seed % SEED_CLASSES == HELD_OUT else HELD_OUT
-        )
-        self.loaded: dict[str, str | None] = {}
-        self._readings: dict[int, Readings] = {}
-        self.results: str | Path | None = None
-        self.parts: Path | None = None
-        if scale == "family":
-            member = Member(UNITS[seed % len(UNITS)], **dials)
-            length = member.task.longest
-            options = {
-                name: value
-                for name, value in member.task_options.items()
-                if value != getattr(Member(0), name)
-            }
-            self.setting = replace(
-                self.setting, policy=member.name, task_options=options, max_new_tokens=length
-            )
-            self.data_seed, self.held_out_seed = unit_seeds(seed)
-        elif scale in POLICY_SCALES and not dials:
-            world, name = scale in WORLD_SCALES, scale.partition(":")[2]
-            policies = import_module(f"workbook.policies.{'worlds' if world else 'tuned'}")
-            own = (policies.world_seeds if world else policies.tuned_seeds)(name, role)
-            longest = get_task(self.setting.task, **self.setting.task_options).longest
-            self.setting = replace(
-                self.setting, policy=f"{scale},seed={own[seed % len(own)]}", max_new_tokens=longest
-            )
-            self.data_seed, self.held_out_seed = unit_seeds(seed, role)
-        elif dials:
+        if dials and scale != "family":
             raise InvalidValue(
                 "dials",
                 dials,
                 f"left out with scale {scale!r}, whose policy is one; 'family' has dials",
             )
-        self.world, self.max_new_tokens = scale.removeprefix(WORLD), self.setting.max_new_tokens
+        self.number = number
+        self.dials = dials
+        self.loaded: dict[str, str | None] = {}
+        self.results: str | Path | None = None
+        self.parts: Path | None = None
+        self._readings: dict[int, Readings] = {}
+
+        if scale == "family":
+            self.setting = _family_setting(number, dials)
+            self.data_seed, self.held_out_seed = unit_seeds(number)
+        elif scale in POLICY_SCALES:
+            self.setting = _policy_setting(scale, number, role)
+            self.data_seed, self.held_out_seed = unit_seeds(number, role)
+        else:
+            self.setting = SCALES[scale]
+            # held-out prompts are of a residue class that the training prompts are not of
+            held_out_class = OTHERWISE if number % SEED_CLASSES == HELD_OUT else HELD_OUT
+            self.data_seed = number
+            self.held_out_seed = SEED_CLASSES * (HELD_OUT_FROM + number) + held_out_class
+        self.world = scale.removeprefix(WORLD)
+        self.max_new_tokens = self.setting.max_new_tokens
 
     def dialled(self, **dials) -> StudyUnit:
-        """The same unit, with the same prompts, on the member of the same SFT seed that has these
-        dials, too.
-        """
+        """The same unit on the member of its SFT seed that has these dials, too; same prompts."""
         known = [dial for dial in Member.__dataclass_fields__ if dial != "seed"]
         for dial in dials:
             require_one_of("dial", dial, known)
@@ -124,8 +122,9 @@ class StudyUnit:
 
     @cached_property
     def policy(self):
-        """The policy at the start, every weight trainable; a member with dials is made first, in
-        minutes, where nobody has made it here.
+        """The policy at the start, every weight trainable.
+
+        A member with dials that nobody has made here is made first, in minutes.
         """
         if self.dials:
             make_member(member_of(self.setting.policy))
@@ -155,8 +154,9 @@ class StudyUnit:
         return self._readings[prompts]
 
     def cached_table(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """A part of a unit's table, written as soon as it is made, and read where an interrupted
-        unit has made it.
+        """A part of a unit's table, read from `parts` where an interrupted unit has made it.
+
+        Else it is made, and written there at once.
         """
         if self.parts is None:
             return make()
@@ -166,19 +166,55 @@ class StudyUnit:
         return pd.read_parquet(path)
 
     def sample(self, prompts: int, seed: int) -> Rollouts:
-        """Fresh rollouts of the policy as it is now, in this scale's group size and length, with
-        each token's class.
+        """Fresh rollouts of the policy as it is now, with each token's class.
+
+        Group size and length are those of the setting.
         """
-        scale = self.setting
+        setting = self.setting
         rollouts = sample_rollouts(
-            self.policy, self.task, prompts, scale.group_size, seed, scale.max_new_tokens
+            self.policy, self.task, prompts, setting.group_size, seed, setting.max_new_tokens
         )
         return categorized(rollouts)
+
+
+def _family_setting(number: int, dials: dict) -> Setting:
+    """The setting of a unit of the family, on the member that has these dials."""
+    member = Member(UNITS[number % len(UNITS)], **dials)
+    # of the task's options, those alone that differ from an undialled member's
+    plain = Member(0)
+    options = {
+        name: value for name, value in member.task_options.items() if value != getattr(plain, name)
+    }
+    return replace(
+        SCALES["family"],
+        policy=member.name,
+        task_options=options,
+        max_new_tokens=member.task.longest,
+    )
+
+
+def _policy_setting(scale: str, number: int, role: str) -> Setting:
+    """The setting of a unit of a world, or of a tuned model: one of the scale's own policies."""
+    name = scale.partition(":")[2]
+    own_seeds = world_seeds if scale in WORLD_SCALES else tuned_seeds
+    seeds = own_seeds(name, role)
+    setting = SCALES[scale]
+    return replace(
+        setting,
+        policy=f"{scale},seed={seeds[number % len(seeds)]}",
+        max_new_tokens=get_task(setting.task, **setting.task_options).longest,
+    )
 
 
 def distinct_rollouts(unit: StudyUnit, kept: int, drawn: int | None = None) -> Rollouts:
     """Rollouts of the first `kept` different prompts among those drawn from the task."""
     rows = unit.task.dataset(drawn or DRAWS_PER_PROMPT * kept, unit.data_seed)
     places = pd.Series(map(str, rows["prompt"])).drop_duplicates().index[:kept]
-    sampled = (unit.task, rows.select(places.tolist()), unit.setting.group_size, unit.data_seed)
-    return sample_rollouts(unit.policy, *sampled, unit.setting.max_new_tokens)
+    return sample_rollouts(
+        unit.policy,
+        unit.task,
+        rows.select(places.tolist()),
+        unit.setting.group_size,
+        unit.data_seed,
+        unit.setting.max_new_tokens,
+    )

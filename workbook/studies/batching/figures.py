@@ -17,8 +17,8 @@ from workbook.studies.batching.study import (
     measured_curves,
     tuned_levels,
 )
-from workbook.studies.unit import UNITS
 from workbook.studies.record import Tables, load_measured
+from workbook.studies.unit import UNITS
 from workbook.views.figures import INTERVAL
 
 _POLICIES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M"}  # by scale

@@ -21,8 +21,8 @@ import torch
 
 from workbook.probes.minibatches import cancelled_in_steps, gradient_gram, sign_shared_words
 from workbook.probes.readings import Readings
-from workbook.studies.unit import UNITS, StudyUnit
 from workbook.studies.record import load_measured
+from workbook.studies.unit import UNITS, StudyUnit
 from workbook.theory.batching import STRATEGIES, minibatch_order
 from workbook.training.loop import LoopConfig, sample_batch, train
 

@@ -21,9 +21,9 @@ from workbook.policies.family import committed_seeds
 from workbook.policies.load import load_policy
 from workbook.probes.readings import Readings
 from workbook.statistics import logs
-from workbook.studies.unit import StudyUnit
 from workbook.studies.drift.study import DEAD
 from workbook.studies.record import Tables
+from workbook.studies.unit import StudyUnit
 from workbook.theory.credit_controls import EqualWeights
 from workbook.training.loop import LoopConfig, train
 

@@ -39,10 +39,10 @@ from workbook.probes.step import MOVED
 from workbook.probes.value_gaps import CELLS, cell_gap
 from workbook.probes.values import token_values
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.unit import StudyUnit
 from workbook.studies.cancelled.study import BY, DRAWS, PERMUTATIONS, powers, prompts_curve
 from workbook.studies.coupling.study import proxy_signs
 from workbook.studies.flips.study import facts
+from workbook.studies.unit import StudyUnit
 
 _EQUAL = CELLS["position"]  # what is alike in boosted and suppressed tokens that are compared
 
@@ -118,7 +118,9 @@ def moved_tokens(rows: PushRows, parts: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def value_gaps(unit: StudyUnit, rollouts: Rollouts, rows: PushRows, size: ProbeSizes) -> pd.DataFrame:
+def value_gaps(
+    unit: StudyUnit, rollouts: Rollouts, rows: PushRows, size: ProbeSizes
+) -> pd.DataFrame:
     """Gaps of a step on the measured prompts, and means of steps on permuted rewards, at equal
     position.
 

@@ -27,8 +27,8 @@ from workbook.policies.load import load_policy
 from workbook.policies.tuned import on_q_and_v
 from workbook.probes.readings import PASS_TRIES, Readings
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.unit import StudyUnit
 from workbook.studies.record import load_measured
+from workbook.studies.unit import StudyUnit
 from workbook.studies.worlds.questions import by_length
 from workbook.training.loop import LoopConfig, train
 

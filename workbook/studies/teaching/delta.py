@@ -19,7 +19,6 @@ from torch import Tensor
 from workbook.probes.values import exact_values
 from workbook.rollouts.credit_batches import credit_batch
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.unit import StudyUnit
 from workbook.studies.teaching.masks import (
     GROUP_SIZE,
     PERMUTED,
@@ -28,6 +27,7 @@ from workbook.studies.teaching.masks import (
     run_mask,
     tuned_mask_rates,
 )
+from workbook.studies.unit import StudyUnit
 from workbook.theory.advantages import permute_in_groups
 from workbook.theory.credit import CreditBatch, spread_over_tokens
 from workbook.theory.credit_masks import unsure_tokens

@@ -22,8 +22,8 @@ from workbook.probes.cancellation import kinds
 from workbook.probes.values import exact_credit, exact_values
 from workbook.rollouts.credit_batches import credit_batch
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.unit import StudyUnit
 from workbook.studies.record import load_measured
+from workbook.studies.unit import StudyUnit
 from workbook.theory.credit import CreditBatch, spread_over_tokens
 from workbook.theory.credit_masks import MatchedCredit, SureTokens, masked_advantages, unsure_tokens
 from workbook.training.loop import LoopConfig, train
@@ -89,7 +89,7 @@ def mask_rules() -> dict[str, object]:
 def run_mask(
     unit: StudyUnit, rule, lr: float, optimizer: str = "adamw", permuted: bool = False
 ) -> pd.DataFrame:
-    """A run of one rule from a unit's policy, all gradients of length 1: readings of KEPT."""
+    """A run of one rule from a unit's policy, all gradients of length 1: readings of _KEPT."""
     loop = LoopConfig(
         prompts=PROMPTS,
         group_size=GROUP_SIZE,

@@ -23,8 +23,8 @@ from workbook.policies.models import evaluating
 from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.rollouts.likelihood import scores
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.unit import StudyUnit
 from workbook.studies.teaching.masks import GROUP_SIZE, PLAIN, PROMPTS, run_mask, tuned_mask_rates
+from workbook.studies.unit import StudyUnit
 from workbook.theory.advantages import partial_baseline
 from workbook.theory.credit import CreditBatch
 
@@ -57,9 +57,7 @@ def opposition_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     known credit.
     """
     world = unit.setting.name
-    lr = tuned_mask_rates(unit, "mask_rates" if world != "world:low" else "mask_rates_plain")[
-        PLAIN
-    ]
+    lr = tuned_mask_rates(unit, "mask_rates" if world != "world:low" else "mask_rates_plain")[PLAIN]
     parts = []
     for share in _SHARES:
         for arm, rule, permuted in (

@@ -193,7 +193,6 @@ def described(tokens: pd.DataFrame, unit: StudyUnit, rollouts: Rollouts, values)
     table["kind"] = kinds(table)
     table["occurrences"] = table.groupby("token_id")["logp"].transform("size")
     places = [
-        unit.task.places(rollouts.prompts[k], rollouts.tokens[k])
-        for k in table["rollout"].unique()
+        unit.task.places(rollouts.prompts[k], rollouts.tokens[k]) for k in table["rollout"].unique()
     ]
     return table.assign(place=[place for row in places for place in row])

@@ -17,8 +17,8 @@ from workbook.probes.directions import Along
 from workbook.probes.values import exact_values
 from workbook.rollouts.likelihood import FIELDS, context_logits
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.unit import StudyUnit
 from workbook.studies.teaching.pairs import cell_correlation
+from workbook.studies.unit import StudyUnit
 from workbook.theory.coupling import NEARLY_CERTAIN
 
 # prompts, rollouts of each, and the first ones whose tokens are measured

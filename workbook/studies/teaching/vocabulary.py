@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from workbook.probes.values import value_error
-from workbook.studies.unit import StudyUnit
 from workbook.studies.teaching.pairs import pairs_study
+from workbook.studies.unit import StudyUnit
 
 TOY_WORDS, TOY_STEPS, TOY_ROLLOUTS = (2, 3, 4, 10, 30, 100, 300, 1000), 2000, 8
 ALPHABETS = (1, 4, 16, 64)

@@ -20,9 +20,9 @@ import pandas as pd
 
 from workbook.app.arena import MIX
 from workbook.app.half_way import PLAIN, own_rates
-from workbook.studies.unit import StudyUnit
 from workbook.studies.record import Tables
 from workbook.studies.registration import WORLD_SCALES
+from workbook.studies.unit import StudyUnit
 from workbook.studies.worlds.arena_outcomes import RANDOM, RULES, rule_rates
 from workbook.studies.worlds.study import TUNED, run_world_arm
 

@@ -107,7 +107,9 @@ def groups_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     updates = [
         {"arm": n, **squares([*g]), "mean2": (1 - 1 / int(n)) ** 2 * e2} for n, g in pushes.items()
     ]
-    for words, rate in RATES.items() if unit.setting.name in (STARTS[0], STARTS[-1], "tiny") else ():
+    for words, rate in (
+        RATES.items() if unit.setting.name in (STARTS[0], STARTS[-1], "tiny") else ()
+    ):
         loops |= {
             f"{size}, {words}": replace(loops[size], lr=rate * plain.lr) for size in (PAIRS, MANY)
         }
@@ -156,7 +158,9 @@ def _trained(unit: StudyUnit, loops: Mapping[str, LoopConfig]) -> pd.DataFrame:
             unit.readings(sizes.held_out),
             sizes.every,
         )
-        tables.append(unit.cached_table(arm, partial(train, *given))[KEPT].assign(arm=arm, lr=loop.lr))
+        tables.append(
+            unit.cached_table(arm, partial(train, *given))[KEPT].assign(arm=arm, lr=loop.lr)
+        )
     return pd.concat(tables, ignore_index=True)
 
 

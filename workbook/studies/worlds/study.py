@@ -39,9 +39,9 @@ from workbook.policies.models import evaluating
 from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.probes.values import exact_credit, value_error
 from workbook.rollouts.likelihood import scores
-from workbook.studies.unit import StudyUnit
 from workbook.studies.record import load_measured
 from workbook.studies.registration import WORLD_SCALES
+from workbook.studies.unit import StudyUnit
 from workbook.studies.worlds.outcomes import world_name
 from workbook.theory.credit_controls import REWARD_FREE
 from workbook.training.loop import LoopConfig, add_advantages, sample_batch
