@@ -69,8 +69,8 @@ def test_parts_share_no_rollout_and_have_the_size_asked_for(unit):
 def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(unit, monkeypatch):
     cells = {"few": ("reinforce", [(2, 1), (2, 8), (2, 12)]), "more": ("grpo", [(6, 8), (7, 8)])}
     for name, value in {
-        "AXES": cells,
-        "STEPS": 2,
+        "_AXES": cells,
+        "_STEPS": 2,
         "DEEP": 12,
         "PARTS_OF_A_CELL": 1,
         "REPEATED": 24,
@@ -181,7 +181,7 @@ def test_what_decides_rests_on_six_units():
 
 
 def test_a_gap_is_measured_by_sign_and_pool_over_the_study(policy, task, monkeypatch):
-    monkeypatch.setattr(explore, "HELD_OUT_PROMPTS", 2)
+    monkeypatch.setattr(explore, "_HELD_OUT_PROMPTS", 2)
     live = explore.live_value_gap(policy, task, prompts=4)
     assert (live.tables["gaps"]["units"] == 10).all()
     live.set(group_size=4)

@@ -3,6 +3,7 @@ honest.
 """
 
 import hashlib
+import inspect
 import json
 import multiprocessing
 from dataclasses import replace
@@ -146,6 +147,13 @@ def tabulate(study_unit):
 TABLE = pd.DataFrame(
     {"name": ["b", "a"], "count": [3, 1], "value": [0.5, np.nan], "known": [True, False]}
 )
+
+
+@pytest.mark.parametrize("study", record._STUDIES)
+def test_every_study_names_a_function_of_a_unit(study):
+    (unit, *options) = inspect.signature(record._study(study)).parameters.values()
+    assert unit.annotation in (StudyUnit, "StudyUnit")
+    assert all(option.default is not option.empty for option in options)
 
 
 def test_units_read_back_as_they_were_written(tmp_path):

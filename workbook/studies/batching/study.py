@@ -48,9 +48,8 @@ class OrderArm(NamedTuple):
     matched: bool = True
 
 
-CONTROL = OrderArm(
-    4, "shuffled"
-)  # at level 8's rate: half as many prompts a step, twice as many steps
+# at level 8's rate: half as many prompts a step, twice as many steps
+CONTROL = OrderArm(4, "shuffled")
 
 
 def order_arms(unit: int) -> list[OrderArm]:

@@ -129,7 +129,7 @@ def _trained(
     return pd.concat(made, ignore_index=True)
 
 
-def _rates_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
+def language_rates_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Table runs of a scale: its arms at the rates of LADDER, on its tuning policies."""
     size = SIZES[unit.setting.name]
     runs = [(arm, lr) for arm in size.arms if arm not in (LOWER, LENGTH) for lr in LADDER]

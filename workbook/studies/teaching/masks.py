@@ -106,7 +106,7 @@ def run_mask(
     return train(*given, every=_EVERY)[_KEPT].assign(lr=lr)
 
 
-def _rates_study(
+def mask_rates_study(
     unit: StudyUnit, optimizer: str = "adamw", names: tuple[str, ...] = (PLAIN, *MASKS)
 ) -> dict:
     """Table runs: plain and the four masks at each of RATES, on so many tuning policies of the
@@ -126,13 +126,13 @@ def _rates_study(
 
 
 def sgd_rates_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
-    """`rates_study` with plain SGD."""
-    return _rates_study(unit, "sgd")
+    """`mask_rates_study` with plain SGD."""
+    return mask_rates_study(unit, "sgd")
 
 
 def plain_rates_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
-    """`rates_study` of plain alone, in worlds where masks are not trained."""
-    return _rates_study(unit, names=(PLAIN,))
+    """`mask_rates_study` of plain alone, in worlds where masks are not trained."""
+    return mask_rates_study(unit, names=(PLAIN,))
 
 
 def rates_by_end_value(runs: pd.DataFrame) -> dict[str, float]:

@@ -32,7 +32,7 @@ LONG_RULES = (*SHOWN[:3], "negative_token_filtering", *SHOWN[3:], "permuted")
 CONTROL_COLUMNS = ["world", "seed", "arm", "lr", "batch", *ENDS, "sampled_tokens"]
 
 
-def _values_over_tokens(
+def values_over_tokens(
     study: str = "worlds",
     scales: Sequence[str] = tuple(WORLD_SCALES),
     rules: Sequence[str] = SHOWN,
@@ -153,12 +153,12 @@ def arena_rows(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
 
 FIGURES = {
     "worlds": {
-        "worlds/map": _values_over_tokens,
+        "worlds/map": values_over_tokens,
         "worlds/outcomes": _fallen_and_late,
         "worlds/prices": world_prices,
     },
     "worlds_300": {
-        "worlds/map_300": partial(_values_over_tokens, "worlds_300", LONG_RUNS, LONG_RULES)
+        "worlds/map_300": partial(values_over_tokens, "worlds_300", LONG_RUNS, LONG_RULES)
     },
     "worlds_groups": {"worlds/groups": world_group_sizes},
     "worlds_defaults": {"worlds/defaults": world_settings},

@@ -157,7 +157,7 @@ def values_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     return {"errors": pd.DataFrame([{"world": world_name(unit.setting.name), **error}])}
 
 
-def _rates_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
+def world_rates_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
     """Tables runs and edge of a world: the arms on its tuning policies at five rates, and
     permuted's way up there.
     """
