@@ -93,7 +93,10 @@ def test_a_drop_in_with_lora_takes_a_model_and_a_data_set(run, tool_caller, tmp_
 
 
 def test_a_rule_of_ones_own_trains_and_enters_the_arena(run, monkeypatch):
-    study_unit, small = StudyUnit("tiny", 0), {"units": 2, "batches": 1, "worlds": ("tiny",), "jobs": 1}
+    study_unit, small = (
+        StudyUnit("tiny", 0),
+        {"units": 2, "batches": 1, "worlds": ("tiny",), "jobs": 1},
+    )
     monkeypatch.setattr("workbook.app.arena.WorldUnit", lambda world, unit=0: study_unit)
     monkeypatch.setitem(vars(app), "compare_rule", partial(app.compare_rule, **small))
     monkeypatch.setitem(vars(app), "add_to_table", lambda own: own)

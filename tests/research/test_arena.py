@@ -18,11 +18,11 @@ from workbook.__main__ import main
 from workbook.app import arena, arena_charts, half_way, world_runs
 from workbook.places import data_path
 from workbook.statistics import t_interval
-from workbook.studies.unit import StudyUnit
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import read_registration
 from workbook.studies.storage import table_paths
 from workbook.studies.teaching import masks
+from workbook.studies.unit import StudyUnit
 from workbook.studies.worlds import arena as arena_studies
 from workbook.studies.worlds import arena_outcomes, claims, figures
 from workbook.studies.worlds import study as worlds

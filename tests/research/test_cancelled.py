@@ -37,11 +37,11 @@ from workbook.probes.cancellation import (
 )
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies import CLAIMS
-from workbook.studies.unit import StudyUnit
 from workbook.studies.cancelled import claims, figures
 from workbook.studies.cancelled.study import BY, REWARDS, cancelled_study, powers
 from workbook.studies.record import Tables
 from workbook.studies.registration import read_registration
+from workbook.studies.unit import StudyUnit
 from workbook.theory.advantages import group_advantages
 from workbook.views.style import png, to_spec
 

@@ -1,6 +1,4 @@
-"""The family of policies: the chain task's dials, members made once and read again, units of a
-bench.
-"""
+"""The family of policies: the chain task's dials, members made once, and units of studies."""
 
 import hashlib
 import json
@@ -29,8 +27,8 @@ from workbook.policies.load import check_name, locate
 from workbook.policies.packaged import RECORD
 from workbook.policies.small import from_int8
 from workbook.studies import StudyUnit, making
-from workbook.studies.unit import UNITS
 from workbook.studies.making import make_member
+from workbook.studies.unit import UNITS
 from workbook.tasks import Chain, get_task
 from workbook.tasks.chain import (
     EQUIVALENTS,
@@ -279,8 +277,12 @@ def test_units_train_and_hold_out_in_classes_of_their_own():
     assert [study_unit.setting.policy for study_unit in units] == [
         Member(UNITS[k % 10]).name for k in range(12)
     ]
-    train = [set(study_unit.task.dataset(30, study_unit.data_seed)["prompt"]) for study_unit in units]
-    held = [set(study_unit.task.dataset(30, study_unit.held_out_seed)["prompt"]) for study_unit in units]
+    train = [
+        set(study_unit.task.dataset(30, study_unit.data_seed)["prompt"]) for study_unit in units
+    ]
+    held = [
+        set(study_unit.task.dataset(30, study_unit.held_out_seed)["prompt"]) for study_unit in units
+    ]
     assert not set.union(*train) & set.union(*held)
     assert len(set.union(*train)) > 340 < len(set.union(*held))
     for seed in range(8):
@@ -294,11 +296,14 @@ def test_a_unit_is_dialled_to_another_member():
     other = study_unit.dialled(alphabets=4).dialled(operands=7)
     assert other.setting.policy == f"family:seed={UNITS[5]},alphabets=4,operands=7"
     assert (other.setting.max_new_tokens, study_unit.setting.max_new_tokens) == (7 * 7 + 13, 48)
-    assert (other.data_seed, other.held_out_seed) == (study_unit.data_seed, study_unit.held_out_seed)
-    alike = study_unit.dialled(alphabets=4)
-    assert list(map(to_first_alphabet, alike.task.dataset(9, study_unit.data_seed)["prompt"])) == list(
-        study_unit.task.dataset(9, study_unit.data_seed)["prompt"]
+    assert (other.data_seed, other.held_out_seed) == (
+        study_unit.data_seed,
+        study_unit.held_out_seed,
     )
+    alike = study_unit.dialled(alphabets=4)
+    assert list(
+        map(to_first_alphabet, alike.task.dataset(9, study_unit.data_seed)["prompt"])
+    ) == list(study_unit.task.dataset(9, study_unit.data_seed)["prompt"])
     with refused("dial", "depth"):
         study_unit.dialled(depth=3)
     with refused("dials", {"alphabets": 4}):

@@ -15,9 +15,9 @@ from workbook.probes.dose import anchor_labels, dose_blocks
 from workbook.probes.step import permuted_advantages, pushing_prompts
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies import Tables, record
-from workbook.studies.unit import StudyUnit
 from workbook.studies.flips import claims, figures, study
 from workbook.studies.registration import read_registration
+from workbook.studies.unit import StudyUnit
 from workbook.views.live_study import NOW
 
 

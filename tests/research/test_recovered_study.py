@@ -6,12 +6,12 @@ import pytest
 
 from workbook.chapters.recovered import compute_recovered, explore
 from workbook.studies import CLAIMS
-from workbook.studies.unit import StudyUnit
 from workbook.studies.record import NotMeasured, Tables
 from workbook.studies.recovered import claims as measures
 from workbook.studies.recovered import figures
 from workbook.studies.recovered import study as studies
 from workbook.studies.registration import MIN_UNITS, read_registration
+from workbook.studies.unit import StudyUnit
 from workbook.views.charts import PART_NAMES, describe_parts
 
 

@@ -17,7 +17,7 @@ from refusals import refused
 from workbook import __main__
 from workbook.policies import load_policy
 from workbook.statistics import nested_mean
-from workbook.studies import SCALES, Setting, study_unit, load_measured, measure, record, storage
+from workbook.studies import SCALES, Setting, StudyUnit, load_measured, measure, record, storage
 from workbook.studies.record import check_results, provenance
 from workbook.studies.registration import (
     named_after,
@@ -83,17 +83,17 @@ def test_a_manifest_names_every_policy_of_its_unit(tmp_path, monkeypatch):
             policy, provenance=policy.provenance | {"name": name, "sha256": digest(name)}
         )
 
-    def widths(study_unit):
-        study_units = [study_unit.dialled(width=8), study_unit.dialled(width=8).dialled(operands=3)]
+    def widths(unit):
+        units = [unit.dialled(width=8), unit.dialled(width=8).dialled(operands=3)]
         return {
             "widths": pd.DataFrame(
-                {"parameters": [here.policy.model.num_parameters() for here in study_units]}
+                {"parameters": [here.policy.model.num_parameters() for here in units]}
             )
         }
 
     monkeypatch.setattr(record, "_study", lambda name: widths)
-    monkeypatch.setattr(study_unit, "load_policy", loaded)
-    monkeypatch.setattr(study_unit, "make_member", lambda member: None)
+    monkeypatch.setattr("workbook.studies.unit.load_policy", loaded)
+    monkeypatch.setattr("workbook.studies.unit.make_member", lambda member: None)
     measure("dose", "family", seeds=[0], folder=tmp_path)
     manifest = read_manifest("dose", tmp_path).iloc[0]
     names = ["family:seed=1", "family:seed=1,width=8", "family:seed=1,width=8,operands=3"]
@@ -132,16 +132,17 @@ def test_as_many_seeds_as_registered_are_measured(tmp_path, monkeypatch):
             tmp_path, "dose_llm", "smollm2_plain", seed, {"rates": pd.DataFrame({"x": [seed]})}
         )
 
-    whole = study_unit.StudyUnit
     monkeypatch.setattr(record, "_study", lambda name: tabulate)
-    monkeypatch.setattr(study_unit, "Bench", lambda scale, seed, role: whole("tiny", seed))
+    monkeypatch.setattr(
+        "workbook.studies.unit.StudyUnit", lambda scale, number, role: StudyUnit("tiny", number)
+    )
     measure("dose_llm", "smollm2_plain", folder=tmp_path)
     rows = load_measured("dose_llm", "smollm2_plain", "rates", tmp_path)
     assert rows["seed"].tolist() == rows["x"].tolist() == [*range(count)]
 
 
-def tabulate(study_unit):
-    return {"rates": pd.DataFrame({"x": [study_unit.number]})}
+def tabulate(unit):
+    return {"rates": pd.DataFrame({"x": [unit.number]})}
 
 
 TABLE = pd.DataFrame(

@@ -1,4 +1,4 @@
-"""Worlds by name: their tasks, their committed policies, the units of their benches, and how both
+"""Worlds by name: their tasks, their committed policies, their units, and how both
 are made.
 """
 
@@ -205,7 +205,7 @@ def test_tuning_and_units_share_no_prompt():
     assert not set.union(*train) & set.union(*held)
     assert not set.union(*train[:10], *held[:10]) & set.union(*train[10:], *held[10:])
     assert len({unit.setting.policy for unit in units}) == 13
-    assert units[0].scale.max_new_tokens == units[0].task.longest
+    assert units[0].setting.max_new_tokens == units[0].task.longest
     with refused("role", "tuning", ("unit",)):
         StudyUnit("family", 0, role="tuning")
 

@@ -9,8 +9,8 @@ from test_worlds_study import write
 
 from workbook.app import half_way
 from workbook.rollouts import credit_batch, sample_rollouts
-from workbook.studies.unit import StudyUnit
 from workbook.studies.record import NotMeasured, load_measured, measure
+from workbook.studies.unit import StudyUnit
 from workbook.studies.worlds import questions, study
 from workbook.studies.worlds.questions import GROUPS, TWINS
 

@@ -22,9 +22,9 @@ from workbook.chapters.worlds import charts, explore
 from workbook.chapters.worlds.explore import TEXTS, WRONG, compute_walk, compute_world, world_start
 from workbook.ledger import CANNOT
 from workbook.studies import compute_ledger, measurements, record
-from workbook.studies.unit import StudyUnit
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import WORLD_SCALES, read_registration
+from workbook.studies.unit import StudyUnit
 from workbook.studies.worlds import claims, figures, outcomes, question_claims, questions, study
 from workbook.studies.worlds.outcomes import HELD_OUT, OPEN
 from workbook.tasks import Walk
@@ -354,7 +354,9 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(
     }
     made.clear()
     monkeypatch.setattr(
-        study, "unit_rates", lambda study_unit: rates | {"entropy_minimization": 5e-4, "permuted": 1e-3}
+        study,
+        "unit_rates",
+        lambda study_unit: rates | {"entropy_minimization": 5e-4, "permuted": 1e-3},
     )
     monkeypatch.setattr(study, "LASTING", (*rates, "entropy_minimization", "permuted"))
     measure("worlds_300_plain_rate", "tiny", [0], tmp_path)
