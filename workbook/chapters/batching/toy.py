@@ -1,5 +1,9 @@
-"""A generation batch with drawn rewards, cut into mini-batches by five strategies; and the
-chapter's exercises.
+"""A generation batch with drawn rewards, cut into mini-batches by five strategies, and exercises.
+
+A prompt's advantages sum to 0, so a push that all of its rollouts share cancels in the whole batch.
+An optimizer step sees a mini-batch only. Take a prompt with advantages +1.5, -.5, -.5, -.5 in two
+mini-batches of two: one holds +1.5 and -.5 and keeps 1.0 of 2.0, a residual of one half; the other
+holds -.5 and -.5 and cancels nothing, a residual of 1. So the order of the rollouts matters.
 """
 
 import altair as alt
@@ -22,12 +26,14 @@ NAMES = {  # as a menu and an axis show them
     "query_preserved_reward_balanced": "query-preserved, balanced",
     "sign_partitioned": "sign-partitioned",
 }
-GLYPHS, SIGNS = {1: "+", 0: "0", -1: "−"}, {"positives": 1, "negatives": -1}
+GLYPHS = {1: "+", 0: "0", -1: "−"}
+SIGNS = {"positives": 1, "negatives": -1}
 CUT_MENU = [(name, strategy) for strategy, name in NAMES.items()]
-# four prompts of three rollouts, mixed up
+
+# of the exercises: four prompts of three rollouts, mixed up, in two mini-batches
 GROUPS = torch.tensor([4, 7, 4, 9, 7, 9, 4, 7, 9, 2, 2, 2])
 _PARTS = 2
-# <g_i, g_j> of three rollouts
+# of the exercises: <g_i, g_j> of three rollouts, advantages inside the gradients g
 GRAM = torch.tensor([[4.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 2.0]])
 _ADVANTAGES = torch.tensor([1.0, 1.0, -1.0])
 
@@ -40,73 +46,78 @@ def compute_cut(
     p_right: float = 0.4,
     draw: int = 0,
 ) -> dict[str, pd.DataFrame]:
-    """One generation batch with drawn rewards, cut by a strategy; ValueError where it can't cut
-    such a batch.
+    """Draw one generation batch with rewards, and cut it by a strategy.
 
-    Tables: cells, a row per rollout: minibatch (1, 2, ...), place in it, prompt (a letter), sign
-    (+, 0, −), advantage (GRPO's); batches, a row per mini-batch: positives, negatives, cut (prompts
-    of which it holds a part only), residual (mean over its prompts, of an update that all rollouts
-    share: 0 cancels, 1 one sign, NaN nothing pushes).
+    Returns two tables:
+        cells, a row per rollout: minibatch (1, 2, ...), place in it, prompt (a letter), sign (+, 0,
+            −), advantage (GRPO's)
+        batches, a row per mini-batch: positives, negatives, cut (prompts of which it holds a part
+            only), residual (mean over its prompts, of an update that all rollouts share: 0 cancels,
+            1 one sign, NaN nothing pushes)
+    Raises ValueError where the strategy can't cut such a batch.
     """
-    if (size := prompts * group_size) % minibatches:
+    size = prompts * group_size
+    if size % minibatches:
         raise InvalidValue("minibatches", minibatches, f"a divisor of the {size} rollouts")
     generator = torch.Generator().manual_seed(draw)
-    group_ids = torch.arange(prompts).repeat_interleave(group_size)
+    group_ids = torch.arange(prompts).repeat_interleave(group_size)  # (B,)
     rewards = (torch.rand(len(group_ids), generator=generator) < p_right).double()
     advantages = group_advantages(rewards, group_ids)
-    order = minibatch_order(strategy, group_ids, advantages, minibatches, generator).reshape(
-        minibatches, -1
-    )
-    # in a mini-batch order means nothing: keep each prompt together
-    order = order.sort().values.flatten()
+    order = minibatch_order(strategy, group_ids, advantages, minibatches, generator)
+    # within a mini-batch the order means nothing: keep each prompt together
+    order = order.reshape(minibatches, -1).sort().values.flatten()
+
     number, place = divmod(np.arange(size), size // minibatches)
+    letters = [chr(ord("A") + group) for group in group_ids[order].tolist()]
+    advantage = advantages[order].numpy()
     cells = pd.DataFrame(
-        {"minibatch": number + 1, "place": place, "advantage": advantages[order].numpy()}
+        {
+            "minibatch": number + 1,
+            "place": place,
+            "prompt": letters,
+            "sign": [GLYPHS[sign] for sign in np.sign(advantage)],
+            "advantage": advantage,
+        }
     )
-    cells.insert(2, "prompt", [chr(ord("A") + group) for group in group_ids[order].tolist()])
-    cells.insert(3, "sign", np.sign(cells["advantage"]).map(GLYPHS))
+
+    # a prompt's part in a mini-batch: the sum of its advantages over the sum of their sizes
     parts = cells.assign(size=cells["advantage"].abs()).groupby(["minibatch", "prompt"])
     pushed = parts[["advantage", "size"]].sum()
-    measures = {
-        **{
-            name: (cells["sign"] == GLYPHS[sign]).groupby(cells["minibatch"])
-            for name, sign in SIGNS.items()
-        },
-        "cut": (parts.size() < group_size).groupby("minibatch"),
-    }
-    batches = pd.DataFrame({name: held.sum() for name, held in measures.items()})
-    # NaN: none pushes
-    batches["residual"] = (pushed["advantage"].abs() / pushed["size"]).groupby("minibatch").mean()
+    residual = pushed["advantage"].abs() / pushed["size"]  # NaN: none pushes
+
+    batches = pd.DataFrame()
+    for name, sign in SIGNS.items():
+        batches[name] = (cells["sign"] == GLYPHS[sign]).groupby(cells["minibatch"]).sum()
+    batches["cut"] = (parts.size() < group_size).groupby("minibatch").sum()
+    batches["residual"] = residual.groupby("minibatch").mean()
     return {"cells": cells, "batches": batches.reset_index()}
 
 
 def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
-    """Left a row of cells per mini-batch (colour and glyph: sign; letter: prompt), right its
-    residual.
-    """
+    """Draw each mini-batch as a row of cells, by sign and prompt, and its residual as a bar."""
     colors = alt.Scale(domain=list(GLYPHS.values()), range=[POSITIVE, "#c9c9c9", NEGATIVE])
+    color = alt.Color("sign:N", title="advantage", scale=colors, legend=alt.Legend(orient="bottom"))
     base = alt.Chart(cells).encode(
         x=alt.X("place:O", axis=None), y=alt.Y("minibatch:O", title="mini-batch")
     )
+    hints = ["prompt:N", "sign:N", alt.Tooltip("advantage:Q", format="+.2f")]
+    squares = base.mark_rect(stroke="white", strokeWidth=1).encode(color=color, tooltip=hints)
+    # white on a colour, black on grey
     ink = alt.when("datum.sign == '0'").then(alt.value("black")).otherwise(alt.value("white"))
-    rollouts = alt.layer(
-        base.mark_rect(stroke="white", strokeWidth=1).encode(
-            color=alt.Color(
-                "sign:N", title="advantage", scale=colors, legend=alt.Legend(orient="bottom")
-            ),
-            tooltip=["prompt:N", "sign:N", alt.Tooltip("advantage:Q", format="+.2f")],
-        ),
-        base.mark_text(dy=-8).encode(text="prompt:N", color=ink),
-        base.mark_text(dy=8, fontSize=14, fontWeight="bold").encode(text="sign:N", color=ink),
-    ).properties(
+    letters = base.mark_text(dy=-8).encode(text="prompt:N", color=ink)
+    glyphs = base.mark_text(dy=8, fontSize=14, fontWeight="bold").encode(text="sign:N", color=ink)
+    rollouts = alt.layer(squares, letters, glyphs).properties(
         width=455,
         height=alt.Step(36),
         title=panel_title("the rollouts of each mini-batch, by prompt"),
     )
+
+    # how many of each sign a mini-batch holds stands in its bar
     row = alt.Y("minibatch:O", title=None)
-    signs = alt.Chart(batches).transform_calculate(
+    counted = alt.Chart(batches).transform_calculate(
         signs="datum.positives + '+  ' + datum.negatives + '−'"
     )
+    signs = counted.mark_text(align="left").encode(x=alt.value(4), y=row, text="signs:N")
     residuals = bars(
         batches,
         row,
@@ -115,7 +126,7 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
         mark={"opacity": 0.55, "height": 18},
         form=".2f",
         shown=("positives", "negatives", "cut"),
-        over=[signs.mark_text(align="left").encode(x=alt.value(4), y=row, text="signs:N")],
+        over=[signs],
         title="residual of a shared push",
         width=159,
         height=alt.Step(36),
@@ -131,7 +142,7 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
 
 
 def explore_cut() -> Explorer:
-    """Menus and sliders over the batch and the strategy: which rollouts meet in an optimizer step?"""
+    """Menus and sliders over batch and strategy: which rollouts meet in an optimizer step?"""
     controls = {
         "strategy": menu("shuffled", CUT_MENU, "strategy"),
         "prompts": slider(8, 2, 12, 1, "prompts"),
@@ -147,8 +158,7 @@ def explore_cut() -> Explorer:
 
 
 def check_order(function) -> None:
-    """Check a function (group_ids (B,), parts) -> permutation of the rollouts whose equal parts
-    hold whole prompts.
+    """Check a function (group_ids (B,), parts) -> an order whose equal parts hold whole prompts.
 
     >>> check_order(lambda group_ids, parts: torch.arange(len(group_ids)))
     Not quite: prompt 4 has rollouts in mini-batches 1 and 2; keep it in one.
@@ -156,46 +166,59 @@ def check_order(function) -> None:
     got = answer_of(function, GROUPS.clone(), _PARTS)
     if got is None:
         return
-    if got.shape != GROUPS.shape:
-        print(
-            f"Not quite: it returned the shape {tuple(got.shape)}; return {len(GROUPS)} numbers of"
-            " rollouts."
-        )
-    elif sorted(got.tolist()) == sorted(GROUPS.tolist()):
-        print(
-            "Not quite: these are the prompts' labels; return the rollouts' numbers, in an order"
-            " that sorts them."
-        )
-    elif sorted(got.tolist()) != list(range(len(GROUPS))):
-        print(f"Not quite: each of the rollouts 0 to {len(GROUPS) - 1} must come exactly once.")
+    mistake = _mistake_in_order(got)
+    if mistake:
+        print(f"Not quite: {mistake}")
     else:
-        parts = GROUPS[got.long()].view(_PARTS, -1)  # (parts, B / parts)
-        for label in GROUPS.unique().tolist():
-            inside = ((parts == label).any(1).nonzero().flatten() + 1).tolist()
-            if len(inside) > 1:
-                first, second = inside[:2]
-                print(
-                    f"Not quite: prompt {label} has rollouts in mini-batches {first} and {second};"
-                    " keep it in one."
-                )
-                return
         print(
             "Right: no prompt is cut apart. To be fair over many batches, shuffle the order of the"
             " prompts, too."
         )
 
 
+def _mistake_in_order(got: torch.Tensor) -> str:
+    """What is wrong with an answer to `check_order`; "" if nothing is."""
+    if got.shape != GROUPS.shape:
+        return (
+            f"it returned the shape {tuple(got.shape)}; return {len(GROUPS)} numbers of rollouts."
+        )
+    if sorted(got.tolist()) == sorted(GROUPS.tolist()):
+        return (
+            "these are the prompts' labels; return the rollouts' numbers, in an order that sorts"
+            " them."
+        )
+    if sorted(got.tolist()) != list(range(len(GROUPS))):
+        return f"each of the rollouts 0 to {len(GROUPS) - 1} must come exactly once."
+    parts = GROUPS[got.long()].view(_PARTS, -1)  # (parts, B / parts)
+    for label in GROUPS.unique().tolist():
+        inside = ((parts == label).any(1).nonzero().flatten() + 1).tolist()
+        if len(inside) > 1:
+            first, second = inside[:2]
+            return (
+                f"prompt {label} has rollouts in mini-batches {first} and {second}; keep it in one."
+            )
+    return ""
+
+
 def check_in_step(function) -> None:
-    """Check a function (gram (B, B), advantages (B,)) of one mini-batch -> 1 - |g+ + g-| / (|g+| +
-    |g-|).
+    """Check a function (gram (B, B), advantages (B,)) -> the share that cancels in a mini-batch.
+
+        1 - |g+ + g-| / (|g+| + |g-|)
 
     >>> check_in_step(lambda gram, advantages: 1 - gram.sum().sqrt() / gram.diagonal().sqrt().sum())
     Not quite: this lets every rollout stand for itself; first add up those of one sign.
     """
-    signs = _ADVANTAGES > 0, _ADVANTAGES < 0
-    plus, minus = (GRAM[rows][:, rows].sum() for rows in signs)  # squared lengths of g+ and g-
-    both, lengths = GRAM.sum(), plus.sqrt() + minus.sqrt()
-    residual, single = both.sqrt() / lengths, both.sqrt() / GRAM.diagonal().sqrt().sum()
+    positive = _ADVANTAGES > 0
+    negative = _ADVANTAGES < 0
+    # squared lengths of g+, of g- and of their sum
+    plus = GRAM[positive][:, positive].sum()
+    minus = GRAM[negative][:, negative].sum()
+    both = GRAM.sum()
+    lengths = plus.sqrt() + minus.sqrt()
+    residual = both.sqrt() / lengths
+
+    # what the usual mistakes give
+    single = both.sqrt() / GRAM.diagonal().sqrt().sum()
     signed = (_ADVANTAGES @ GRAM @ _ADVANTAGES).sqrt() / lengths
     mistakes = {
         "this is the residual; what cancelled is 1 minus that.": residual,
@@ -209,4 +232,5 @@ def check_in_step(function) -> None:
         f"Right: {1 - residual:.3f}. Two of these rollouts oppose each other, the third one is"
         " unrelated."
     )
-    grade(answer_of(function, GRAM.clone(), _ADVANTAGES.clone()), 1 - residual, mistakes, praise)
+    answer = answer_of(function, GRAM.clone(), _ADVANTAGES.clone())
+    grade(answer, 1 - residual, mistakes, praise)
