@@ -70,7 +70,9 @@ NO_DEPENDENCIES = {
 }
 
 
-def install_commands(requirements: list[str], installed: dict[str, str], constraints: str) -> list[list[str]]:
+def install_commands(
+    requirements: list[str], installed: dict[str, str], constraints: str
+) -> list[list[str]]:
     """Return the pip commands that meet `requirements` and leave what is installed, {name:
     version}, but REMOVED.
     """

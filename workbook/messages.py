@@ -1,13 +1,13 @@
 """What is said while work goes on, and when it fails: a bar or a report of progress, one sentence
 of bounded length, an error that knows its field.
 
-for rows in progress(parts, "scoring"):          # what probes do
-    ...
+    for rows in progress(parts, "scoring"):     # what probes do
+        ...
 
-with reporting(report):                          # what a widget does around a probe, in a thread of its own
-    compute()                                    # report(done, total, what) may raise Stopped
+    with reporting(report):                     # what a widget does around a probe, in a thread
+        compute()                               # report(done, total, what) may raise Stopped
 
-raise InvalidValue("lr", lr, "above 0")          # lr=-1 must be above 0.
+    raise InvalidValue("lr", lr, "above 0")     # lr=-1 must be above 0.
 """
 
 import threading
