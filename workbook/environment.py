@@ -1,6 +1,4 @@
-"""The first cell of every chapter: seeds, a report of this machine, the chart renderer, and the
-sizes to run at.
-"""
+"""The first cell of every chapter: seeds, this machine, the chart renderer, and sizes to run at."""
 
 from __future__ import annotations
 
@@ -21,13 +19,13 @@ from workbook.places import import_to_stay, naming_extras
 if TYPE_CHECKING:
     import torch
 
-# On CPUs with AVX512-BF16 bitsandbytes asks at every import for a package that nothing here uses,
-# in a red box.
+# on CPUs with AVX512-BF16 bitsandbytes asks at every import, in a red box, for a package that
+# nothing here uses
 logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(
     lambda record: not str(record.msg).startswith("Failed to load CPU gemm_4bit_forward")
 )
 
-REPORTED = (
+_REPORTED_PACKAGES = (
     "torch",
     "transformers",
     "trl",
@@ -42,14 +40,15 @@ REPORTED = (
 
 @dataclass(frozen=True)
 class Profile:
-    """Sizes at which a chapter runs, and its device: a chapter reads them here, and its sliders
-    start from them.
+    """Sizes at which a chapter runs, and its device; sliders start from them.
 
-    name: smoke (tests), teach (minutes on a CPU) or full (a GPU, or patience).  device: "cpu",
-    "cuda" or "mps".
+    name: smoke (tests), teach (minutes on a CPU) or full (a GPU, or patience).
+    device: "cpu", "cuda" or "mps".
     dtype: what LLM activations are computed in there (float32 unless the device does better).
-    chain_*: the bundled policy on the chain task (chapter 04).  llm_*: SmolLM2-135M in NF4 (chapter
-    11). Steps are optimizer steps, each of prompts * group_size rollouts.
+    chain_*: the bundled policy on the chain task (chapter 04).
+    llm_*: SmolLM2-135M in NF4 (chapter 11).
+
+    Steps are optimizer steps, each of prompts * group_size rollouts.
     """
 
     name: str
@@ -96,26 +95,24 @@ PROFILES = {
 
 
 def choose_profile(name: str | None, device: str) -> Profile:
-    """The profile called `name`, else the one in WORKBOOK_PROFILE, else teach on a CPU and full on
-    CUDA.
-    """
-    name = name or os.environ.get("WORKBOOK_PROFILE") or ("full" if device == "cuda" else "teach")
+    """The profile called `name`, else the one in WORKBOOK_PROFILE, else full on CUDA and teach."""
+    by_device = "full" if device == "cuda" else "teach"
+    name = name or os.environ.get("WORKBOOK_PROFILE") or by_device
     require_one_of("profile", name, tuple(PROFILES))
     return replace(PROFILES[name], device=device)
 
 
 def setup(seed: int = 0, profile: str | None = None) -> Profile:
-    """Seed everything, report this machine and why it computes in this dtype, make charts show,
-    return the sizes.
+    """Seed everything, report this machine, make charts show, and return the sizes to run at.
 
     profile: "smoke", "teach" or "full"; left out, WORKBOOK_PROFILE decides, else the device.
-    ValueError otherwise.
+    Raises ValueError for any other.
     """
     # a bar per loaded model would stand in the chapter
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    # when it is first compiled
+    # a package of tasks warns of its own source when it is first compiled
     warnings.filterwarnings("ignore", category=SyntaxWarning, module=".*cellpylib")
-    # of fields that PEFT and TRL read
+    # PEFT and TRL read fields that transformers will rename
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     with naming_extras():
         import_to_stay("workbook.views.style")
@@ -126,22 +123,21 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     from workbook.views.style import enable_charts
 
     device = choose_device().type
-    dtype, reason = choose_dtype(
-        device, torch.cuda.get_device_capability() if device == "cuda" else None
-    )
+    capability = torch.cuda.get_device_capability() if device == "cuda" else None
+    dtype, reason = choose_dtype(device, capability)
     chosen = replace(choose_profile(profile, device), dtype=dtype)
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     enable_charts()
-    there = {dist.metadata["Name"]: dist.version for dist in metadata.distributions()}
-    versions = ", ".join(f"{name} {there.get(name, 'missing')}" for name in REPORTED)
+
+    installed = {dist.metadata["Name"]: dist.version for dist in metadata.distributions()}
+    versions = ", ".join(f"{name} {installed.get(name, 'missing')}" for name in _REPORTED_PACKAGES)
     print(textwrap.fill(f"python {platform.python_version()}, {versions}", width=96))
-    place = torch.cuda.get_device_name() if device == "cuda" else f"{os.cpu_count()} CPU cores"
-    where = ", on Colab" if "google.colab" in sys.modules else ""
-    print(
-        f"device   {device} ({place}{where}), {free_mib(device) / 1024:.1f} GiB free\ndtype   "
-        f" {reason}"
-    )
+    machine = torch.cuda.get_device_name() if device == "cuda" else f"{os.cpu_count()} CPU cores"
+    if "google.colab" in sys.modules:
+        machine += ", on Colab"
+    print(f"device   {device} ({machine}), {free_mib(device) / 1024:.1f} GiB free")
+    print(f"dtype    {reason}")
     print(f"profile  {chosen.name}, seed {seed} (setup(profile=...) takes {', '.join(PROFILES)})")
     return chosen

@@ -1,13 +1,17 @@
-"""What is said while work goes on, and when it fails: a bar or a report of progress, one sentence
-of bounded length, an error that knows its field.
+"""What is said while work goes on, and when it fails.
 
-    for rows in progress(parts, "scoring"):     # what probes do
+Progress is a bar or a report, an error is one sentence of bounded length that knows its field.
+
+    # what probes do
+    for rows in progress(parts, "scoring"):
         ...
 
-    with reporting(report):                     # what a widget does around a probe, in a thread
-        compute()                               # report(done, total, what) may raise Stopped
+    # what a widget does around a probe, in a thread: report(done, total, what) may raise Stopped
+    with reporting(report):
+        compute()
 
-    raise InvalidValue("lr", lr, "above 0")     # lr=-1 must be above 0.
+    # lr=-1 must be above 0.
+    raise InvalidValue("lr", lr, "above 0")
 """
 
 import threading
@@ -18,8 +22,10 @@ from typing import Any
 
 from workbook.places import missing_package
 
-SHOWN_AFTER = 2.0  # seconds of work until a bar shows it
-_HERE = threading.local()  # report, partial and depth of the work of this thread
+# seconds of work before a bar shows it
+_BAR_DELAY_S = 2.0
+# report, partial and depth of the work of this thread
+_work = threading.local()
 
 
 class Stopped(Exception):
@@ -80,8 +86,9 @@ def require_one_of(field: str, value: object, choices: Collection) -> None:
 
 
 def require_range(low: float, high: float, closed: bool = True, **settings: float) -> None:
-    """Raise InvalidValue for the first setting outside [low, high] (not closed: (low, high)), or
-    not finite.
+    """Raise InvalidValue for the first setting outside [low, high], or not finite.
+
+    closed: whether the ends are inside.
 
     >>> require_range(0, 1, share=0.5)
     """
@@ -93,48 +100,56 @@ def require_range(low: float, high: float, closed: bool = True, **settings: floa
 
 
 def progress(items: Iterable, what: str, total: int | None = None) -> Iterator:
-    """Yield the items, with a bar that shows how far the work is once it has taken two seconds, and
-    is gone at the end.
+    """Yield the items under a bar of progress, which appears after two seconds and goes at the end.
 
     Inside `reporting`, the report is called before each item instead, and once all are done.
     """
-    if (report := getattr(_HERE, "report", None)) is None:
+    report = getattr(_work, "report", None)
+    if report is None:
         from tqdm.auto import tqdm
 
-        yield from tqdm(items, desc=what, total=total, delay=SHOWN_AFTER, leave=False)
+        yield from tqdm(items, desc=what, total=total, delay=_BAR_DELAY_S, leave=False)
         return
     total = total or (len(items) if isinstance(items, Sized) else 0)
-    outermost, done = _HERE.depth == 0, 0
-    _HERE.depth += 1
+    # only the outermost loop says how far the work is
+    is_outermost = _work.depth == 0
+    done = 0
+    _work.depth += 1
     try:
         for item in items:
-            report(*((done, total) if outermost else (-1, 0)), what)
+            if is_outermost:
+                report(done, total, what)
+            else:
+                report(-1, 0, what)
             yield item
             done += 1
-        if outermost:
+        if is_outermost:
             report(total or done, total or done, what)
     finally:
-        _HERE.depth -= 1
+        _work.depth -= 1
 
 
 def show_partial(**tables) -> None:
     """Hand tables of what is done so far to `reporting`'s `partial`; nothing outside of it."""
-    if partial := getattr(_HERE, "partial", None):
+    partial = getattr(_work, "partial", None)
+    if partial is not None:
         partial(**tables)
 
 
 @contextmanager
 def reporting(report: Callable[[int, int, str], None], partial: Callable | None = None):
-    """Call report(done, total, what) for the outermost `progress` of this thread, and report(-1, 0,
-    what) within it.
+    """Call report(done, total, what) for the outermost `progress` of this thread.
 
-    partial: receives the tables of `show_partial`.
+    For those within it, it is report(-1, 0, what).  partial: receives the tables of `show_partial`.
     """
-    _HERE.report, _HERE.partial, _HERE.depth = report, partial, 0
+    _work.report = report
+    _work.partial = partial
+    _work.depth = 0
     try:
         yield
     finally:
-        _HERE.report = _HERE.partial = None
+        _work.report = None
+        _work.partial = None
 
 
 def duration(seconds: float) -> str:
@@ -143,27 +158,28 @@ def duration(seconds: float) -> str:
     >>> duration(0.31), duration(90), duration(9000)
     ('0.31 s', '1.5 min', '2.5 h')
     """
-    unit, name = next(
-        ((unit, name) for unit, name in ((3600, "h"), (60, "min")) if seconds >= 1.5 * unit),
-        (1, "s"),
-    )
-    return f"{seconds / unit:.2g} {name}"
+    if seconds >= 1.5 * 3600:
+        return f"{seconds / 3600:.2g} h"
+    if seconds >= 1.5 * 60:
+        return f"{seconds / 60:.2g} min"
+    return f"{seconds:.2g} s"
 
 
 def pace(done: int, total: int, seconds: float, each: float | None = None) -> str:
-    """How far work is, and how long it will still take: each of the rest as long as those so far,
-    if not `each`.
+    """How far work is, and how long the rest will take.
+
+    each: seconds of an item of the rest, by default those of the items so far.
 
     >>> pace(0, 4, 0.1), pace(1, 4, 5.0)
     ('0 of 4; the first will tell how long all take', '1 of 4, 5 s so far, about 15 s left')
     """
     if not done:
         return f"0 of {total}; the first will tell how long all take"
-    left = (seconds / done if each is None else each) * (total - done)
-    return (
-        f"{done} of {total}, {duration(seconds)} so"
-        f" far{f', about {duration(left)} left' if left else ''}"
-    )
+    if each is None:
+        each = seconds / done
+    left = each * (total - done)
+    text = f"{done} of {total}, {duration(seconds)} so far"
+    return f"{text}, about {duration(left)} left" if left else text
 
 
 def one_line(text: object, longest: int = 300) -> str:
@@ -186,14 +202,12 @@ def explain_error(error: BaseException, longest: int = 300) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return missing_package(error.name)
     if isinstance(error, OSError) and error.strerror:
-        return one_line(
-            f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}.", longest
-        )
+        place = f"{error.filename}: " if error.filename else ""
+        return one_line(f"{place}{error.strerror}.", longest)
     return one_line(error, longest) or f"{type(error).__name__}, without a message."
 
 
 def markdown_table(names: Sequence[str], rows: Iterable[Sequence]) -> str:
     """Write names and rows as a table in Markdown."""
-    return "\n".join(
-        f"| {' | '.join(map(str, row))} |" for row in [names, ["---"] * len(names), *rows]
-    )
+    rule = ["---"] * len(names)
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in [names, rule, *rows])

@@ -1,9 +1,7 @@
-"""Where things lie: the workbook's files, the names that a package offers before its modules are
-imported, and the extra that brings what an import lacks.
+"""Where things lie: the workbook's files, its lazily imported names, and the extras of imports.
 
-data/ lies beside the package in a clone, inside the package once it is installed.
-
-A wheel carries the clone's data/ as workbook/data/, which is read there and never written to.
+data/ lies beside the package in a clone. A wheel carries it as workbook/data/, which is read there
+and never written to.
 """
 
 import gc
@@ -21,7 +19,8 @@ from typing import Any
 from platformdirs import user_cache_path
 
 PACKAGE = Path(__file__).resolve().parent
-EXTRAS = {  # modules that the core does without: the extra of pyproject.toml that brings them
+# {module that the core does without: the extra of pyproject.toml that brings it}
+EXTRAS = {
     **dict.fromkeys(
         ("altair", "anywidget", "ipywidgets", "IPython", "traitlets", "vl_convert", "PIL"),
         "notebook",
@@ -35,17 +34,18 @@ EXTRAS = {  # modules that the core does without: the extra of pyproject.toml th
 
 
 def data_path(*parts: str) -> Path:
-    """Return the path of a file or folder of data/, there or not: the package's own, else the one
-    beside it.
+    """Return the path of a file or folder of data/, there or not.
+
+    data/ is the package's own where it has one, else the one beside it.
     """
-    inside = PACKAGE / "data"
-    return (inside if inside.is_dir() else PACKAGE.parent / "data").joinpath(*parts)
+    data = PACKAGE / "data"
+    if not data.is_dir():
+        data = PACKAGE.parent / "data"
+    return data.joinpath(*parts)
 
 
 def find_file(path: str | Path) -> Path:
-    """Return `path`, or where nothing lies there the workbook's own file of that name, from
-    whatever folder.
-    """
+    """Return `path`; where nothing lies there, the workbook's own file of that name under data/."""
     path = Path(path)
     if path.parts[:1] != ("data",) or ".." in path.parts or path.exists():
         return path
@@ -54,8 +54,9 @@ def find_file(path: str | Path) -> Path:
 
 
 def clone(what: str) -> Path:
-    """Return the folder of the clone that holds this package; ValueError, saying that `what` needs
-    one, without it.
+    """Return the folder of the clone that holds this package.
+
+    Raises ValueError, which says that `what` needs a clone, for a package that was installed.
     """
     if not (PACKAGE.parent / "pyproject.toml").is_file() or (PACKAGE / "data").is_dir():
         raise ValueError(
@@ -78,10 +79,12 @@ def load_yaml(text: str) -> Any:
 
 
 def cache_folder() -> Path:
-    """Where what can be made anew is kept, models above all: WORKBOOK_CACHE, else ours in the
-    platform's user cache.
+    """Where models, and what else can be made anew, are cached.
+
+    WORKBOOK_CACHE, else a folder of its own in the platform's user cache.
     """
-    if chosen := os.environ.get("WORKBOOK_CACHE"):
+    chosen = os.environ.get("WORKBOOK_CACHE")
+    if chosen:
         return Path(chosen).expanduser()
     return user_cache_path("cancellation-workbook", appauthor=False, opinion=False)
 
@@ -92,19 +95,24 @@ def runs_folder() -> Path:
 
 
 def predictions_file() -> Path:
-    """Where a reader's predictions are kept: WORKBOOK_PREDICTIONS, else predictions.json beside the
-    working copies.
+    """Where a reader's predictions are kept.
+
+    WORKBOOK_PREDICTIONS, else predictions.json beside the working copies.
     """
+    chosen = os.environ.get("WORKBOOK_PREDICTIONS")
+    if chosen:
+        return Path(chosen)
     in_clone = (PACKAGE.parent / "pyproject.toml").is_file()
     folder = PACKAGE.parent / "my_chapters" if in_clone else Path()
-    return Path(os.environ.get("WORKBOOK_PREDICTIONS") or folder / "predictions.json")
+    return folder / "predictions.json"
 
 
 def lazy_names(
     package: str, offered: Mapping[str, str]
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
-    """Return a package's `__all__`, `__getattr__` and `__dir__`: {module below `workbook`: the
-    names it offers}.
+    """Return a package's `__all__`, `__getattr__` and `__dir__`, so that imports wait for a use.
+
+    offered: {module below `workbook`: the names it offers, set apart by spaces}.
     """
     homes = {name: home for home, names in offered.items() for name in names.split()}
 
@@ -121,9 +129,7 @@ def lazy_names(
 
 
 def missing_package(module: str) -> str:
-    """Return the sentence for a module whose package is not installed, with the extra that brings
-    it.
-    """
+    """Return the sentence for a module that is not installed, with the extra that brings it."""
     package = module.partition(".")[0]
     extra = f"'cancellation-workbook[{EXTRAS[package]}]'" if package in EXTRAS else package
     return f"the package {package} is needed and not installed: pip install {extra}"
@@ -147,8 +153,9 @@ def naming_extras() -> Iterator[None]:
 
 
 def import_to_stay(module: str) -> ModuleType:
-    """Import a module for good: collecting garbage, a third of a short run's time, never looks at
-    it again.
+    """Import a module whose objects the garbage collector never looks at again.
+
+    Collecting them is a third of a short run's time.
     """
     if module not in sys.modules and gc.isenabled():
         gc.disable()

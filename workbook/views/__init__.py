@@ -1,10 +1,9 @@
-"""Charts and widgets: pure charts f(DataFrame) -> alt.Chart, and thin shells that make them live.
-Nothing trains.
-"""
+"""Charts and widgets: pure functions of DataFrames, and thin shells that make them live."""
 
 from workbook.places import lazy_names
 
-_NAMES = {  # module: what it offers
+# module: what it offers
+_NAMES = {
     "views.chapter_map": "book_path meeting_paths_chart",
     "views.charts": (
         "checked curve_chart describe_parts fold intervals_chart parts_table reward_before_after"
