@@ -1,6 +1,4 @@
-"""Charts of toy groups: gradients that meet, a group that grows, frequencies, group sizes and
-training.
-"""
+"""Charts of toy groups: gradients that meet, a growing group, frequencies, sizes and training."""
 
 import altair as alt
 import pandas as pd
@@ -23,10 +21,13 @@ def class_color(legend: alt.Legend | None) -> alt.Color:
 
 
 def gradients_meet_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """One bar per token and source: pushes that meet on the shared token, and those that do not."""
+    """Draw a bar per token and source: pushes meet on the shared token, and on no other."""
     y = alt.Y("token:N", sort=PUSHED, title=None).axis(labelLimit=200)
     x = alt.X("push:Q", title="push on the token's logit (advantage × (1 − p) or −advantage × p)")
+    # the source of each push stands beside its bar
+    offset = alt.YOffset("source:N", sort=SOURCES)
     names = alt.Chart(table).mark_text(align="left", color="#444444")
+    names = names.encode(y=y, yOffset=offset, x=alt.value(6), text="source:N")
     chart = bars(
         table,
         y,
@@ -38,11 +39,7 @@ def gradients_meet_chart(table: pd.DataFrame) -> alt.LayerChart:
         outlined="datum.source === 'net'",
         mark={"opacity": {"expr": "datum.source === 'net' ? 1 : 0.55"}},
         form="+.3f",
-        over=[
-            names.encode(
-                y=y, yOffset=alt.YOffset("source:N", sort=SOURCES), x=alt.value(6), text="source:N"
-            )
-        ],
+        over=[names],
         height=300,
     )
     return titled(
@@ -57,45 +54,64 @@ def gradients_meet_chart(table: pd.DataFrame) -> alt.LayerChart:
 def growing_chart(
     net: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame
 ) -> alt.HConcatChart:
-    """Left the net push so far on every word, right its way there on `so`, `is` and `9`; tables of
-    compute_growing.
+    """Draw the net push so far on every word, and its way there on `so`, `is` and `9`.
+
+    Tables of `compute_growing`.
     """
     reach = {"domain": [-0.8, 0.8], "clamp": True, "nice": False}
     ticks = {"title": "net push so far ÷ G", "values": [-0.6, -0.3, 0, 0.3, 0.6]}
-    look = {"number": "+.3f", "form": "+.3f", "shown": ["class"], "width": 234, "height": 230}
+
+    # left: a bar per word
     push = alt.X("push:Q").scale(**reach).axis(**ticks)
-    pushes = bars(net, WORD_AXIS, push, color=by_sign("push"), **look)
-    positive = alt.when("datum.advantage > 0").then(alt.value(POSITIVE))
+    pushes = bars(
+        net,
+        WORD_AXIS,
+        push,
+        color=by_sign("push"),
+        number="+.3f",
+        form="+.3f",
+        shown=["class"],
+        width=234,
+        height=230,
+    )
+
+    # right: a line per example word, and above it the sign of each rollout's advantage
+    ink = (
+        alt.when("datum.advantage > 0")
+        .then(alt.value(POSITIVE))
+        .when("datum.advantage < 0")
+        .then(alt.value(NEGATIVE))
+        .otherwise(alt.value(NEUTRAL))
+    )
     signs = alt.Chart(rollouts).encode(
         x=alt.X("rollout:Q"),
         y=alt.value(8),
         text="sign:N",
         opacity=alt.when("datum.seen").then(alt.value(1)).otherwise(alt.value(0)),
-        color=positive.when("datum.advantage < 0")
-        .then(alt.value(NEGATIVE))
-        .otherwise(alt.value(NEUTRAL)),
+        color=ink,
         tooltip=["rollout:Q", "text:N", "reward:Q", alt.Tooltip("advantage:Q", format="+.3f")],
     )
-    labels = f"{ {name: f'{word} ({name})' for name, word in EXAMPLES.items()} }[datum.label]"
+    labels = {name: f"{word} ({name})" for name, word in EXAMPLES.items()}
     legend = alt.Legend(
-        title=None, orient="bottom", labelExpr=labels, symbolStrokeWidth=2.5, symbolType="stroke"
+        title=None,
+        orient="bottom",
+        labelExpr=f"{labels}[datum.label]",
+        symbolStrokeWidth=2.5,
+        symbolType="stroke",
     )
+    dashes = alt.StrokeDash("class:N", legend=legend, sort=CLASSES)
     lines = alt.Chart(path).transform_filter(alt.FieldOneOfPredicate("word", [*EXAMPLES.values()]))
     lines = lines.transform_filter("datum.seen").mark_line(strokeWidth=2.5, point={"size": 22})
+    step = alt.X("rollouts:Q", title="rollouts added").axis(tickMinStep=1, format="d")
     paths = lines.encode(
-        x=alt.X("rollouts:Q", title="rollouts added")
-        .axis(tickMinStep=1, format="d")
-        .scale(nice=False),
+        x=step.scale(nice=False),
         y=alt.Y("push:Q").scale(**reach).axis(**ticks),
         color=class_color(legend),
-        strokeDash=alt.StrokeDash("class:N", legend=legend, sort=CLASSES).scale(
-            domain=CLASSES, range=_DASHES
-        ),
+        strokeDash=dashes.scale(domain=CLASSES, range=_DASHES),
         order="rollouts:Q",
     )
-    layers = alt.layer(
-        rule(0, "y", color="#bbbbbb"), paths, signs.mark_text(fontSize=15, fontWeight="bold")
-    )
+    zero = rule(0, "y", color="#bbbbbb")
+    layers = alt.layer(zero, paths, signs.mark_text(fontSize=15, fontWeight="bold"))
     return panels(
         [pushes, layers.properties(width=284, height=230)],
         "Net push on each word while rollouts are added",
@@ -107,35 +123,28 @@ def growing_chart(
 
 
 def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
-    """Net push against the difference in occurrence, one mark a word and group; on the grey line
-    they are equal.
+    """Draw net push against difference in occurrence, a mark per word and group, a panel per rule.
+
+    On the grey line both are equal.
 
     table: columns estimator, class, difference, push (divided by the group's mass of positive
     advantages).
     """
+    x = alt.X("difference:Q", title=["rate among A > 0", "minus rate among A < 0"])
+    y = alt.Y("push:Q", title="net push ÷ mass of A > 0")
+    at = {"x": x.scale(domain=[-1, 1]), "y": y.scale(domain=[-1.6, 1.6])}
+    ends = pd.DataFrame({"difference": [-1, 1], "push": [-1, 1]})
+    line = alt.Chart(ends).mark_line(color="#999999").encode(**at)
+
     legend = alt.Legend(title=None, orient="bottom")
-    at = {
-        "x": (
-            alt.X("difference:Q", title=["rate among A > 0", "minus rate among A < 0"]).scale(
-                domain=[-1, 1]
-            )
-        ),
-        "y": alt.Y("push:Q", title="net push ÷ mass of A > 0").scale(domain=[-1.6, 1.6]),
-    }
-    line = (
-        alt.Chart(pd.DataFrame({"difference": [-1, 1], "push": [-1, 1]}))
-        .mark_line(color="#999999")
-        .encode(**at)
-    )
     shape = alt.Shape("class:N", sort=CLASSES, legend=legend).scale(domain=CLASSES)
     dots = alt.Chart(table).mark_point(filled=True, size=35, opacity=0.6, clip=True)
     dots = dots.encode(**at, color=class_color(legend), shape=shape)
-    charts = [
-        alt.layer(line, dots.transform_filter(alt.datum.estimator == name)).properties(
-            title=panel_title(name), width=167, height=230
-        )
-        for name in table["estimator"].unique()
-    ]
+
+    charts = []
+    for name in table["estimator"].unique():
+        layers = alt.layer(line, dots.transform_filter(alt.datum.estimator == name))
+        charts.append(layers.properties(title=panel_title(name), width=167, height=230))
     return panels(
         charts,
         "What a group pushes, and how often each word occurs on either side",
@@ -146,20 +155,15 @@ def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
 
 
 def group_size_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """Root mean square push against group size, both logarithmic; columns group_size, rms, low,
-    high, series.
+    """Draw the root mean square push against group size, both logarithmic.
+
+    Columns group_size, rms, low, high, series.
     """
-    y = alt.Y("rms:Q", title="root mean square push per rollout").scale(type="log", nice=False)
     x = alt.X("group_size:Q", title="rollouts in a group, G").scale(type="log", base=2)
+    y = alt.Y("rms:Q", title="root mean square push per rollout").scale(type="log", nice=False)
+    y = y.axis(values=[0.01, 0.02, 0.03, 0.05, 0.1, 0.2])
     return titled(
-        series(
-            table,
-            x,
-            y.axis(values=[0.01, 0.02, 0.03, 0.05, 0.1, 0.2]),
-            by="series",
-            spread="bars",
-            height=260,
-        ),
+        series(table, x, y, by="series", spread="bars", height=260),
         "Push that remains on a word, against group size",
         "means over seeds with 95 % bootstrap intervals; both axes logarithmic",
         "Lines per estimator and word: root mean square net push per rollout against group size.",
@@ -167,16 +171,18 @@ def group_size_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 
 def training_by_estimator_chart(table: pd.DataFrame) -> alt.HConcatChart:
-    """A panel a quantity, over steps; columns step, quantity, mean, low, high, estimator, sampler."""
+    """Draw a panel per quantity over steps, with and without negative rollouts.
+
+    Columns step, quantity, mean, low, high, estimator, sampler.
+    """
     y = alt.Y("mean:Q", title=None).scale(zero=False)
     look = {"by": "estimator", "dash": "sampler", "width": 183, "height": 200}
+    charts = []
+    for name in table["quantity"].unique():
+        lines = series(table, alt.X("step:Q"), y, title=name, **look)
+        charts.append(lines.transform_filter(alt.datum.quantity == name))
     return panels(
-        [
-            series(table, alt.X("step:Q"), y, title=name, **look).transform_filter(
-                alt.datum.quantity == name
-            )
-            for name in table["quantity"].unique()
-        ],
+        charts,
         "Training with and without negative rollouts",
         "means over independent policies, with 95 % bootstrap intervals",
         "Lines over steps: probability of the template word, entropy of the opening, probability of"
@@ -185,9 +191,7 @@ def training_by_estimator_chart(table: pd.DataFrame) -> alt.HConcatChart:
 
 
 def mixed_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """The share of groups that hold both rewards, and of prompts that teach, by rollouts per
-    prompt.
-    """
+    """Draw how many groups hold both rewards, and how many prompts teach, by group size."""
     return curve_chart(
         table,
         "group_size",

@@ -22,10 +22,12 @@ OPENINGS = ["so", "then", "so", "so", "thus", "so", "then", "so"]
 
 
 def explore_gradients_meet() -> Explorer:
-    """Slide the advantage of rollout B: at −1 the shared token stands still and the answers part."""
+    """Slide the advantage of rollout B: at −1 the shared token stands still, the answers part."""
 
     def describe(table) -> str:
-        shared, a, b = table[table["source"] == "net"].set_index("token")["push"].loc[PUSHED] + 0.0
+        net = table[table["source"] == "net"].set_index("token")["push"]
+        # adding 0 turns -0.0 into 0.0, which shows no sign
+        shared, a, b = net.loc[PUSHED] + 0.0
         still = "stands still" if abs(shared) < 1e-9 else f"moves by {shared:+.2f}"
         return f"The shared token {still}; “9” moves by {a:+.2f}, “8” by {b:+.2f}."
 
@@ -57,12 +59,12 @@ def explore_growing() -> Explorer:
             )
         if seen.empty:
             return "No rollout yet: nothing is pushed."
+
+        # adding 0 turns -0.0 into 0.0, which shows no sign
         push = net.set_index("word")["push"] + 0.0
         pushes = ", ".join(f"“{word}” {push[word]:+.3f}" for word in charts.EXAMPLES.values())
-        last, count = (
-            seen.iloc[-1],
-            "all" if len(seen) == len(rollouts) else f"{len(seen)} of {len(rollouts)}",
-        )
+        last = seen.iloc[-1]
+        count = "all" if len(seen) == len(rollouts) else f"{len(seen)} of {len(rollouts)}"
         outcome = f"reward {last['reward']:.0f}, advantage {last['advantage']:+.2f}"
         return (
             f"Rollout {last['rollout']} says “{last['text']}”: {outcome}. Net push after {count}:"
@@ -99,6 +101,10 @@ PART_SETTINGS = {  # of `compute_parts`
 
 def explore_parts() -> Explorer:
     """What moves the toy's words in one step, exactly: signal, bias, noise and coupling."""
+
+    def describe(table) -> str:
+        return f"{describe_parts(table)} {describe_parts(table, 'style')}"
+
     controls = {
         "group_size": slider(8, 2, 32, 1, "group size G"),
         "estimator": menu("grpo", RULES, "estimator"),
@@ -107,26 +113,18 @@ def explore_parts() -> Explorer:
         "temperature": slider(1.0, 0.5, 1.5, 0.05, "sampler's temperature"),
         "weights": menu("equal", list(WEIGHTS), "weights of rollouts"),
     }
-    return Explorer(
-        compute_parts,
-        signal_noise_chart,
-        controls,
-        lambda table: f"{describe_parts(table)} {describe_parts(table, 'style')}",
-        presets=PART_SETTINGS,
-    )
+    return Explorer(compute_parts, signal_noise_chart, controls, describe, presets=PART_SETTINGS)
 
 
 def explore_mixed() -> Explorer:
-    """Sliders over the rate of success, how far prompts differ in it, and the rollouts of a step."""
+    """Sliders over the rate of success, its spread over prompts, and the rollouts of a step."""
 
     def describe(table) -> str:
         shares = table[table["series"] == MIXED].set_index("group_size")["mean"]
-        half = shares.index[shares >= 0.5]
-        first = (
-            f"From G = {half[0]} on at least half of the groups teach"
-            if len(half)
-            else "At no G do half teach"
-        )
+        at_least_half = shares.index[shares >= 0.5]
+        first = "At no G do half teach"
+        if len(at_least_half):
+            first = f"From G = {at_least_half[0]} on at least half of the groups teach"
         return f"{first}; of pairs {shares[2]:.0%} do, of groups of eight {shares[8]:.0%}."
 
     controls = {
@@ -141,8 +139,7 @@ def explore_mixed() -> Explorer:
 
 
 def check_shared_push(answer: float | None) -> None:
-    """Check the net push on a shared token of probability 0.5 from the advantages 1, -0.25, -0.25,
-    -0.5.
+    """Check the net push on a shared token of p = 0.5 from the advantages 1, -0.25, -0.25, -0.5.
 
     >>> check_shared_push(0.5)
     Not quite: 0.5 is what the first rollout pushes alone; add the other three.
@@ -164,15 +161,15 @@ def check_rloo(function) -> None:
     """Check a function (rewards (B,), group_ids (B,)) -> leave-one-out advantages (B,).
 
     >>> check_rloo(lambda rewards, group_ids: rewards - rewards.mean())
-    Not quite: a baseline must come from a rollout's own group; yours seems to look at the whole batch.
+    Not quite: a baseline must come from a rollout's own group; yours seems to be the whole batch's.
     """
     rewards = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1])
     group_ids = torch.tensor([0] * 4 + [1] * 5 + [2] * 3)  # of any size
-    right, mean, scaled = (
-        group_advantages(rewards, group_ids, name) for name in ("rloo", "dr_grpo", "grpo")
-    )
+    right = group_advantages(rewards, group_ids, "rloo")
+    mean = group_advantages(rewards, group_ids, "dr_grpo")
+    scaled = group_advantages(rewards, group_ids, "grpo")
     mistakes = {
-        "a baseline must come from a rollout's own group; yours seems to look at the whole batch.": (
+        "a baseline must come from a rollout's own group; yours seems to be the whole batch's.": (
             rewards - rewards.mean()
         ),
         "this is the group's mean, the rollout's own reward included; leave it out.": mean,
@@ -183,21 +180,23 @@ def check_rloo(function) -> None:
 
 
 def check_net_push(function) -> None:
-    """Check a function (tokens (G,), rewards (G,), p (V,)) -> net push (V,) with leave-one-out
-    advantages.
+    """Check a function (tokens (G,), rewards (G,), p (V,)) -> leave-one-out net push (V,).
 
     >>> check_net_push(lambda tokens, rewards, p: rewards.sum() * p)
     Not quite: your pushes sum to 4 over the words, while each (e - p) sums to 0.
     """
-    tokens, rewards = np.array([0, 0, 1, 0, 2, 1]), np.array([1.0, 1.0, 0.0, 1.0, 0.0, 1.0])
+    tokens = np.array([0, 0, 1, 0, 2, 1])
+    rewards = np.array([1.0, 1.0, 0.0, 1.0, 0.0, 1.0])
     p = np.array([0.5, 0.3, 0.2])
 
     def net(estimator: str) -> np.ndarray:
-        return push_on_logits(
-            tokens, group_advantages(torch.tensor(rewards), torch.zeros(6), estimator), p
-        ).sum(0)
+        advantages = group_advantages(torch.tensor(rewards), torch.zeros(6), estimator)
+        return push_on_logits(tokens, advantages, p).sum(0)
 
-    right, got = net("rloo"), answer_of(function, tokens, rewards, p)
+    right = net("rloo")
+    got = answer_of(function, tokens, rewards, p)
+    got_sum = 0 if got is None else got.sum()
+    without_baseline = rewards @ push_on_logits(tokens, np.ones(6), p)
     mistakes = {
         "this is the mean over the six rollouts; the net push is their sum.": right / 6,
         "every sign is turned round; a positive advantage pushes the drawn word up.": -right,
@@ -207,10 +206,8 @@ def check_net_push(function) -> None:
         "this divides by the standard deviation, as GRPO does; leave-one-out does not.": net(
             "grpo"
         ),
-        "this pushes by the rewards themselves, with no baseline subtracted.": (
-            rewards @ push_on_logits(tokens, np.ones(6), p)
-        ),
-        f"your pushes sum to {0 if got is None else got.sum():.3g} over the words, while each (e - p) sums to 0.": (
+        "this pushes by the rewards themselves, with no baseline subtracted.": without_baseline,
+        f"your pushes sum to {got_sum:.3g} over the words, while each (e - p) sums to 0.": (
             lambda got: abs(got.sum()) > 1e-6
         ),
     }
@@ -221,35 +218,47 @@ def check_net_push(function) -> None:
 
 
 def check_signs(signs) -> None:
-    """Check eight signs, +1 or -1, that leave the word `is` of all eight rollouts alone and push
-    `so` up the most.
+    """Check eight signs, +1 or -1, that leave `is` of all eight rollouts alone and push `so` most.
 
     >>> check_signs([1] * 8)
     Not quite: `is` is in all eight rollouts and your signs sum to +8, so it is pushed up 8 times.
     """
-    if (signs := answer_of(signs)) is None:
+    got = answer_of(signs)
+    if got is None:
         return
-    signs, with_so = signs.numpy(), np.array(OPENINGS) == "so"
-    if signs.shape != (8,):
-        print(f"Not quite: eight rollouts need eight signs; there are {signs.size}.")
-    elif not np.isin(signs, (-1, 1)).all():
-        print("Not quite: every sign must be +1 or -1.")
-    elif total := int(signs.sum()):
-        pushed = f"it is pushed {'up' if total > 0 else 'down'} {abs(total)} times"
+    signs = got.numpy()
+    mistake = _mistake_in_signs(signs)
+    if mistake:
+        print(f"Not quite: {mistake}")
+        return
+
+    # `is` stands still with four signs of +1; at most these four rollouts push `so` up
+    with_so = np.array(OPENINGS) == "so"
+    net = int(signs[with_so].sum())
+    most = 4 - (int(with_so.sum()) - 4)
+    if net == most:
         print(
-            f"Not quite: `is` is in all eight rollouts and your signs sum to {total:+d}, so"
-            f" {pushed}."
+            f"Right: `is` stands still and `so` is pushed up by {net}, with the same words as"
+            " before."
         )
     else:
-        # at most four signs are +1
-        net, most = int(signs[with_so].sum()), 4 - (int(with_so.sum()) - 4)
-        if net == most:
-            print(
-                f"Right: `is` stands still and `so` is pushed up by {net}, with the same words as"
-                " before."
-            )
-        else:
-            print(
-                f"Not quite: `is` stands still, but `so` gets {net:+d}; {most:+d} can be had. Where"
-                " are the four +1?"
-            )
+        print(
+            f"Not quite: `is` stands still, but `so` gets {net:+d}; {most:+d} can be had. Where"
+            " are the four +1?"
+        )
+
+
+def _mistake_in_signs(signs: np.ndarray) -> str:
+    """What keeps an answer to `check_signs` from leaving `is` alone; "" if nothing does."""
+    if signs.shape != (8,):
+        return f"eight rollouts need eight signs; there are {signs.size}."
+    if not np.isin(signs, (-1, 1)).all():
+        return "every sign must be +1 or -1."
+    total = int(signs.sum())
+    if total:
+        direction = "up" if total > 0 else "down"
+        return (
+            f"`is` is in all eight rollouts and your signs sum to {total:+d}, so it is pushed"
+            f" {direction} {abs(total)} times."
+        )
+    return ""
