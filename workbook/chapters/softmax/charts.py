@@ -1,6 +1,4 @@
-"""Charts of two contexts in one softmax layer, from the tables of `toy` and of a real policy's
-pairs.
-"""
+"""Charts of two contexts in one softmax layer: tables of `toy`, and of a real policy's pairs."""
 
 import altair as alt
 import pandas as pd
@@ -16,7 +14,7 @@ SIDE = 256  # pixels of a square map; two are as wide as a page's text
 def pair_chart(
     moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFrame
 ) -> alt.VConcatChart:
-    """What one step does to both tokens, beside K, and the words that make up <e - p, e - p>."""
+    """Draw what one step does to both tokens, K, and the words that make up <e - p, e - p>."""
     rows = [f"{context}, {source}" for context in CONTEXTS for source in SOURCES]
     steps = _signed_bars(
         moves,
@@ -78,45 +76,44 @@ def _signed_bars(table: pd.DataFrame, y: alt.Y, x: alt.X, **look) -> alt.LayerCh
 
 
 def coupling_map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChart:
-    """K over both probabilities, for the same token and for different ones; the diamond is the
-    present setting.
+    """Draw K over both probabilities, for the same token and for different ones.
+
+    The diamond is the present setting.
     """
     unit = alt.Scale(domain=[0, 1], nice=False)
     where = {
         "x": alt.X("p_a:Q", title="p of A's token").scale(unit),
         "y": alt.Y("p_b:Q", title="p of B's token").scale(unit),
     }
-    hints = [alt.Tooltip(field, format=".2f") for field in ("p_a:Q", "p_b:Q")] + [
-        alt.Tooltip("K:Q", format="+.4f")
+    hints = [
+        alt.Tooltip("p_a:Q", format=".2f"),
+        alt.Tooltip("p_b:Q", format=".2f"),
+        alt.Tooltip("K:Q", format="+.4f"),
     ]
     color = alt.Color("K:Q", title="K").scale(diverging(1))
+    # the sign stands in every cell that is not near 0, white on dark colours
     ink = alt.when("abs(datum.K) > 0.8").then(alt.value("white")).otherwise(alt.value("black"))
     signs = alt.when("datum.K > 0").then(alt.value("+")).otherwise(alt.value("−"))
     charts = []
     for kind, title in {"same": "the same token", "different": "different tokens"}.items():
-        squares = alt.Chart(map).transform_filter(alt.datum.token == kind).encode(**where)
+        cell = alt.Chart(map).transform_filter(alt.datum.token == kind).encode(**where)
+        squares = cell.mark_square(size=(SIDE / GRID + 1) ** 2, opacity=1)
+        squares = squares.encode(color=color, tooltip=hints)
+        marked = cell.transform_filter("abs(datum.K) > 0.05").mark_text()
+        marked = marked.encode(color=ink, text=signs)
+        halves = [rule(BELOW_HALF, axis, dashed=True, color=NEUTRAL) for axis in "xy"]
         point = alt.Chart(here).transform_filter(alt.datum.token == kind).encode(**where)
-        layers = [
-            squares.mark_square(size=(SIDE / GRID + 1) ** 2, opacity=1).encode(
-                color=color, tooltip=hints
-            ),
-            squares.transform_filter("abs(datum.K) > 0.05")
-            .mark_text()
-            .encode(color=ink, text=signs),
-            *(rule(BELOW_HALF, axis, dashed=True, color=NEUTRAL) for axis in "xy"),
-            point.mark_point(
-                shape="diamond",
-                filled=True,
-                size=160,
-                color="black",
-                stroke="white",
-                opacity=1,
-                aria=False,
-            ),
-        ]
-        charts.append(
-            alt.layer(*layers).properties(width=SIDE, height=SIDE, title=panel_title(title))
+        diamond = point.mark_point(
+            shape="diamond",
+            filled=True,
+            size=160,
+            color="black",
+            stroke="white",
+            opacity=1,
+            aria=False,
         )
+        layers = alt.layer(squares, marked, *halves, diamond)
+        charts.append(layers.properties(width=SIDE, height=SIDE, title=panel_title(title)))
     return panels(
         charts,
         "Coupling K of two tokens, by how sure the model is of each",
@@ -129,26 +126,27 @@ def coupling_map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChar
 
 
 def learning_rate_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """First order against the exact step over the learning rate; table of `compute_learning_rates`."""
-    lines = table.rename(columns={"first": "first order"}).assign(
-        token="token of " + table["token"]
-    )
+    """Draw first order against the exact step over the learning rate.
+
+    Table of `compute_learning_rates`.
+    """
+    # a row per learning rate, token and order
+    lines = table.rename(columns={"first": "first order"})
+    lines = lines.assign(token="token of " + table["token"])
     lines = lines.melt(["lr", "token"], ["exact", "first order"], "order", "dlogp")
-    look = {
-        "by": "token",
-        "colors": SERIES[1:3],
-        "dash": "order",
-        "spread": None,
-        "points": False,
-        "zero": True,
-    }
+    chart = series(
+        lines,
+        alt.X("lr:Q", title="learning rate"),
+        alt.Y("dlogp:Q", title="dlogp (nats)"),
+        by="token",
+        colors=SERIES[1:3],
+        dash="order",
+        spread=None,
+        points=False,
+        zero=True,
+    )
     return titled(
-        series(
-            lines,
-            alt.X("lr:Q", title="learning rate"),
-            alt.Y("dlogp:Q", title="dlogp (nats)"),
-            **look,
-        ),
+        chart,
         "A real step lies below its first-order forecast, for both tokens",
         "dashed: forecast; solid: exact; the gap is the KL divergence of the new softmax seen from"
         " the old one",
@@ -157,26 +155,25 @@ def learning_rate_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 
 def cells_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """Mean |K| with its interval by kind of pair: columns kind, confidence, mean, low, high."""
-    y = alt.Y(
-        "confidence:N",
-        sort=["both below one half", "one below one half", "none below one half"],
-        title=None,
+    """Draw mean |K| with its interval by kind of pair and confidence.
+
+    Columns kind, confidence, mean, low, high.
+    """
+    order = ["both below one half", "one below one half", "none below one half"]
+    y = alt.Y("confidence:N", sort=order, title=None)
+    x = alt.X("mean:Q", title="mean |K| of a pair (nats per unit of learning rate, log scale)")
+    x = x.scale(type="log").axis(values=[10.0**k for k in range(-6, 5)])
+    chart = forest(
+        table,
+        y,
+        x,
+        by="kind",
+        names=sorted(table["kind"].unique()),
+        height=220,
+        legend={"columns": 2},
     )
-    x = alt.X(
-        "mean:Q", title="mean |K| of a pair (nats per unit of learning rate, log scale)"
-    ).scale(type="log")
-    x = x.axis(values=[10.0**k for k in range(-6, 5)])
     return titled(
-        forest(
-            table,
-            y,
-            x,
-            by="kind",
-            names=sorted(table["kind"].unique()),
-            height=220,
-            legend={"columns": 2},
-        ),
+        chart,
         "Coupling of real token pairs, by confidence",
         "points: means; lines: 95% bootstrap intervals over prompts",
         "Points: mean size of the coupling for pairs of the same and of different tokens, in one or"

@@ -1,6 +1,4 @@
-"""Explorers and exercises of chapter 01: what two contexts do to each other through one softmax
-layer.
-"""
+"""Explorers and exercises of chapter 01: two contexts, coupled through one softmax layer."""
 
 import math
 
@@ -20,6 +18,7 @@ def explore_pair() -> Explorer:
     """Slide both probabilities, the hidden states, the advantages and the learning rate."""
 
     def describe(moves, kernel, **_) -> str:
+        # by token: first order, closed form, real step
         first, _, real = (
             moves[moves["source"] == source].set_index("token")["dlogp"] for source in SOURCES
         )
@@ -54,12 +53,11 @@ def explore_pair() -> Explorer:
 
 
 def explore_map() -> Explorer:
-    """Where coupling is large: confidence, the same token or not, and what temperature and
-    vocabulary change.
-    """
+    """Where coupling is large: by confidence, same or other token, temperature and vocabulary."""
 
     def describe(map, here) -> str:
-        verdict, now = map_verdict(map), here.iloc[0]
+        verdict = map_verdict(map)
+        now = here.iloc[0]
         return (
             f"Here p is {now['p_a']:.2f} and {now['p_b']:.2f}, K is {now['K']:+.3f}, and the rival"
             f" has {now['rival']:.1%} of the rest. On the whole map: of the cells above half the"
@@ -85,8 +83,8 @@ def explore_map() -> Explorer:
 def check_coupling(function) -> None:
     """Check a function (hidden (N, D), logits (N, V), tokens (N,)) -> K (N, N).
 
-    >>> check_coupling(lambda hidden, logits, tokens: coupling_kernel(hidden, logits, tokens) * 0 + hidden @ hidden.T)
-    Not quite: this is the hidden states' inner product alone; that of the scores e - p multiplies it.
+    >>> check_coupling(lambda hidden, logits, tokens: hidden @ hidden.T)
+    Not quite: this is the inner product of hidden states alone; that of the scores multiplies it.
     """
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(4, 3, generator=generator, dtype=torch.float64)
@@ -94,23 +92,28 @@ def check_coupling(function) -> None:
     # not the last word, which `one_hot` would miss without its number of classes
     tokens = torch.tensor([0, 0, 2, 4])
     right = coupling_kernel(hidden, logits, tokens)
-    p, e = logits.softmax(-1), torch.nn.functional.one_hot(tokens, 6).double()
-    contexts, scores = hidden @ hidden.T, (e - p) @ (e - p).T
-    unit = torch.nn.functional.normalize(hidden, dim=1)
+    p = logits.softmax(-1)  # (N, V)
+    e = torch.nn.functional.one_hot(tokens, 6).double()  # (N, V)
+    contexts = hidden @ hidden.T  # (N, N)
+    scores = (e - p) @ (e - p).T  # (N, N)
+
+    # what the usual mistakes give
+    directions = torch.nn.functional.normalize(hidden, dim=1)
+    cosines = directions @ directions.T
     mistakes = {
-        "this is the hidden states' inner product alone; that of the scores e - p multiplies it.": (
+        "this is the inner product of hidden states alone; that of the scores multiplies it.": (
             contexts
         ),
-        "this is the inner product of the scores e - p alone; that of the hidden states multiplies it.": (
+        "this is the inner product of the scores alone; that of hidden states multiplies it.": (
             scores
         ),
         "lengths of hidden states count, too: take their inner product, not the cosine.": (
-            unit @ unit.T * scores
+            cosines * scores
         ),
         "the score is e - p, with the one-hot e; yours seems to have p alone.": (
             contexts * (p @ p.T)
         ),
-        "the score is e - p with p the softmax of the logits; yours seems to have e minus the logits.": (
+        "the score is e - p, with p the softmax of the logits; yours seems to be e - logits.": (
             contexts * ((e - logits) @ (e - logits).T)
         ),
         "for different tokens K is not 0: p at the other's token pulls against it.": (
@@ -128,8 +131,9 @@ def check_coupling(function) -> None:
 
 
 def check_rivals(settings: dict | None) -> None:
-    """Check settings of compute_pair with different tokens in which A's step pushes B down 0.9 as
-    hard as A itself up.
+    """Check settings of compute_pair in which A's step pushes another word of B down 0.9 as hard.
+
+    The measure is how far A's own token goes up.
 
     >>> check_rivals({"same": True})
     Not quite: both contexts say the same token here; add same=False.
@@ -137,7 +141,8 @@ def check_rivals(settings: dict | None) -> None:
     if settings is None:
         print(UNANSWERED)
         return
-    if fault := settings_fault(settings, compute_pair, make_pair):
+    fault = settings_fault(settings, compute_pair, make_pair)
+    if fault:
         print(f"Not quite: {fault}")
         return
     try:
@@ -145,6 +150,8 @@ def check_rivals(settings: dict | None) -> None:
     except (TypeError, ValueError) as error:
         print(f"Not quite: {error}")
         return
+
+    # K of A on A, B on A, A on B, B on B: what A's step does to B, over what it does to A
     ratio = kernel[2] / kernel[0] if kernel[0] > 0 else 0.0
     cosine = math.cos(math.radians(settings.get("angle", 30.0)))
     if settings.get("same", True):
