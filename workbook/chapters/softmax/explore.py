@@ -104,7 +104,7 @@ def check_coupling(function) -> None:
         "this is the inner product of hidden states alone; that of the scores multiplies it.": (
             contexts
         ),
-        "this is the inner product of the scores alone; that of hidden states multiplies it.": (
+        "this is the inner product of the scores e - p alone; multiply by the hidden states'.": (
             scores
         ),
         "lengths of hidden states count, too: take their inner product, not the cosine.": (
