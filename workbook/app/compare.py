@@ -33,51 +33,62 @@ EFFECTS = ("setting", "mean", "low", "high", "seeds", "verdict")
 
 def finished_runs() -> list[tuple[str, Path]]:
     """Finished runs of the workspace, the newest first: a label and the folder of each."""
-    table, folder = runs(), runs_folder().resolve()
-    rows = table[table["state"] == "finished"].head(MAX_LISTED).itertuples()
+    table = runs()
+    finished = table[table["state"] == "finished"].head(MAX_LISTED)
+    folder = runs_folder().resolve()
     return [
         (f"{row.run} · {row.policy} · {row.task} · reward {row.reward:.2f}", folder / row.run)
-        for row in rows
+        for row in finished.itertuples()
     ]
 
 
 def run_tables(runs: Iterable) -> dict[str, pd.DataFrame]:
-    """Curves and outcomes of runs; ValueError if two finished runs share setting and seed, or none
-    has finished.
+    """Curves and outcomes of the finished runs among some.
 
-    curves: setting, seed, run, step, reward (where a batch was sampled).  outcomes: setting, seed,
-    run and OUTCOMES, a row per finished run.  setting: the fields in which the runs differ, other
-    than seed and name, "" if in none.
+    curves: setting, seed, run, step, reward (where a batch was sampled).
+    outcomes: setting, seed, run and OUTCOMES, a row per finished run.
+    setting: the fields in which the runs differ, other than seed and name, "" if in none.
+
+    Raises ValueError if none has finished, or if two of them share setting and seed.
     """
-    if not (finished := [run for run in runs if run.status()["state"] == "finished"]):
+    finished = [run for run in runs if run.status()["state"] == "finished"]
+    if not finished:
         raise ValueError("none of the runs has finished; wait for one, or resume it.")
-    curves, outcomes = [], []
-    for run, setting in zip(finished, _settings([run.config for run in finished]), strict=True):
-        rows = run.metrics().dropna(subset="reward")[["step", "reward"]]
+    settings = _settings([run.config for run in finished])
+    curves = []
+    outcomes = []
+    for run, setting in zip(finished, settings, strict=True):
         label = {"setting": setting, "seed": run.config.seed, "run": run.folder.name}
-        heldout = run.evaluation().set_index("label")["mean"].get("after", float("nan"))
-        ends = {
-            "area": rows["reward"].mean(),
-            "end": rows["reward"].tail(END_WINDOW).mean(),
-            "heldout": heldout,
-        }
-        curves.append(rows.assign(**label))
-        outcomes.append(label | ends)
+        # steps that reuse a batch log no reward
+        sampled = run.metrics().dropna(subset="reward")[["step", "reward"]]
+        curves.append(sampled.assign(**label))
+        held_out = run.evaluation().set_index("label")["mean"]
+        outcomes.append(
+            {
+                **label,
+                "area": sampled["reward"].mean(),
+                "end": sampled["reward"].tail(END_WINDOW).mean(),
+                "heldout": held_out.get("after", float("nan")),
+            }
+        )
     table = pd.DataFrame(outcomes)
-    if (double := table[table.duplicated(["setting", "seed"])]).size:
-        name = f"{double['setting'].iloc[0] or 'the same setting'}, seed {double['seed'].iloc[0]}"
+    repeated = table[table.duplicated(["setting", "seed"])]
+    if len(repeated):
+        first = repeated.iloc[0]
+        name = f"{first['setting'] or 'the same setting'}, seed {first['seed']}"
         raise ValueError(f"two runs have {name}; leave one of them out.")
     return {"curves": pd.concat(curves, ignore_index=True), "outcomes": table}
 
 
 def compare_settings(outcomes: pd.DataFrame, outcome: str = "area") -> dict:
-    """Effect of each setting against the first one in the table, the baseline, over the seeds that
-    both have.
+    """Effect of each setting against the baseline, the first in the table, over common seeds.
 
-    pairs: setting, seed, difference.  effects: setting, mean, low, high (95 % t interval over
-    seeds; NaN for a single one), seeds, verdict: "higher" or "lower" if the interval excludes 0 and
-    seeds are MIN_SEEDS, else "can't be told". ValueError for an unknown outcome, or where there is
-    nothing to compare.
+    pairs: setting, seed, difference.
+    effects: setting, mean, low, high (95 % t interval over seeds; NaN for a single one), seeds,
+    verdict: "higher" or "lower" if the interval excludes 0 and seeds are MIN_SEEDS or more, else
+    "can't be told".
+
+    Raises ValueError for an unknown outcome, and where there is nothing to compare.
     """
     baseline, *others = dict.fromkeys(outcomes["setting"])
     require_one_of("outcome", outcome, tuple(OUTCOMES))
@@ -87,46 +98,48 @@ def compare_settings(outcomes: pd.DataFrame, outcome: str = "area") -> dict:
         raise InvalidValue(
             "outcome", outcome, "measured in every run: set eval_prompts, or choose another"
         )
-    sides = outcomes.pivot(index="seed", columns="setting", values=outcome)
-    pairs, effects = [], []
+    by_seed = outcomes.pivot(index="seed", columns="setting", values=outcome)
+    pairs = []
+    effects = []
     for setting in others:
-        gap = (sides[setting] - sides[baseline]).dropna()
-        if gap.empty:
+        # a seed that one of the two lacks gives no difference
+        difference = (by_seed[setting] - by_seed[baseline]).dropna()
+        if difference.empty:
             raise ValueError(
                 f"{setting} and {baseline} have no seed in common, so nothing can be paired."
             )
-        mean, low, high = (
-            t_interval(gap) if len(gap) > 1 else (gap.iloc[0], float("nan"), float("nan"))
-        )
-        sign = "higher" if low > 0 else "lower" if high < 0 else None
-        effects.append(
-            (
-                setting,
-                mean,
-                low,
-                high,
-                len(gap),
-                sign if sign and len(gap) >= MIN_SEEDS else "can't be told",
-            )
-        )
-        pairs.append(gap.rename("difference").reset_index().assign(setting=setting))
+        seeds = len(difference)
+        if seeds > 1:
+            mean, low, high = t_interval(difference)
+        else:
+            mean, low, high = difference.iloc[0], float("nan"), float("nan")
+        effects.append((setting, mean, low, high, seeds, _verdict(low, high, seeds)))
+        pairs.append(difference.rename("difference").reset_index().assign(setting=setting))
     return {
         "pairs": pd.concat(pairs, ignore_index=True),
         "effects": pd.DataFrame(effects, columns=EFFECTS),
     }
 
 
+def _verdict(low: float, high: float, seeds: int) -> str:
+    """The word for an interval of differences; few seeds decide nothing."""
+    if seeds >= MIN_SEEDS and low > 0:
+        return "higher"
+    if seeds >= MIN_SEEDS and high < 0:
+        return "lower"
+    return "can't be told"
+
+
 def comparison_chart(
     curves: pd.DataFrame, pairs: pd.DataFrame, effects: pd.DataFrame, outcome: str = "area"
 ) -> alt.VConcatChart:
-    """Above, reward by step: a thin line per seed, a thick one per setting; below, differences from
-    the baseline.
+    """Reward by step above, and below it differences from the baseline.
 
     curves: of `run_tables`.  pairs, effects: of `compare_settings`.  outcome: what the differences
     are of.
     """
     settings = list(dict.fromkeys(curves["setting"]))
-    # labels of the axis stand beside the one, names of settings beside the other
+    # beside the upper chart stand labels of its axis, beside the lower one names of settings
     above = reward_curves_chart(curves).properties(width=WIDTH - 55)
     color = alt.Color("setting:N", scale=alt.Scale(domain=settings, range=SERIES), legend=None)
     y = alt.Y("setting:N", sort=settings, title=None).axis(labelLimit=300)
@@ -211,17 +224,18 @@ def _settings(configs: list[RunConfig]) -> list[str]:
     """The fields in which each config differs from others, seed and name aside: "optim=sgd,
     learning_rate=0.25".
     """
+    # each config as one level of names: {field: value}
     flat = []
     for config in configs:
         values = asdict(config)
-        inner = values.pop("task_options") | values.pop("trainer")
-        flat.append(
-            {key: value for key, value in values.items() if key not in ("seed", "name")} | inner
-        )
-    keys = dict.fromkeys(key for values in flat for key in values)
-    varied = [
-        key
-        for key in keys
-        if len({json.dumps(values.get(key), default=str) for values in flat}) > 1
-    ]
+        options = values.pop("task_options")
+        trainer = values.pop("trainer")
+        del values["seed"], values["name"]
+        flat.append({**values, **options, **trainer})
+
+    varied = []
+    for key in dict.fromkeys(key for values in flat for key in values):
+        # as JSON, since lists and dicts cannot be in a set
+        if len({json.dumps(values.get(key), default=str) for values in flat}) > 1:
+            varied.append(key)
     return [", ".join(f"{key}={values[key]}" for key in varied if key in values) for values in flat]

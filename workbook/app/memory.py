@@ -8,6 +8,7 @@ tests/test_memory.py compares it with autograd's own tensors.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import product
@@ -99,8 +100,13 @@ def memory_forecast(
     larger of the other two phases' sums: `peak_mib(table)`. Raises ValueError for a size below 1,
     another quantization or device.
     """
-    sizes = {"rollouts": rollouts, "microbatch": microbatch, "prompt_length": prompt_length}
-    for name, value in (sizes | {"completion_length": completion_length}).items():
+    sizes = {
+        "rollouts": rollouts,
+        "microbatch": microbatch,
+        "prompt_length": prompt_length,
+        "completion_length": completion_length,
+    }
+    for name, value in sizes.items():
         if value < 1:
             raise InvalidValue(name, value, "at least 1")
     require_one_of("quantization", quantization, (None, "nf4"))
@@ -141,18 +147,16 @@ def memory_forecast(
 
 
 def optimizer_bytes(optimizer: str) -> float:
-    """States in bytes per trained weight: two moments in float32, one of them, or in 8 bits with
-    scales.
-    """
+    """Bytes of optimizer states per trained weight: moments in float32, or 8 bits with scales."""
     if optimizer in ("sgd", "adafactor"):
         return 0.0
-    moments = (
-        3
-        if "ademamix" in optimizer
-        else 1
-        if any(one in optimizer for one in ("lion", "rms", "adagrad"))
-        else 2
-    )
+    if "ademamix" in optimizer:
+        moments = 3
+    elif any(kind in optimizer for kind in ("lion", "rms", "adagrad")):
+        moments = 1
+    else:
+        moments = 2
+    # 8 bits and their scales, or float32
     return 1.015 * moments if "8bit" in optimizer else 4.0 * moments
 
 
@@ -173,7 +177,8 @@ def shape_and_prompt(config: RunConfig) -> tuple:
     """A `RunConfig`'s model as its transformers config, and tokens of its longest prompt: what must
     be looked up.
     """
-    shape, folder = SHAPES.get(config.policy), None
+    shape = SHAPES.get(config.policy)
+    folder = None
     if shape is None:
         folder, _ = locate(config.policy)
         shape = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -193,26 +198,25 @@ def forecast_shape(
     """
     settings = config.trainer
     microbatch = settings.get("per_device_train_batch_size", 8)
-    sizes = {"rollouts": microbatch * steps_per_generation(settings), "microbatch": microbatch}
-    sizes["completion_length"] = settings.get("max_completion_length", DEFAULT_LENGTH)
-    kinds = {
-        "measured": bool(settings.get("measure_cancellation")),
-        "vllm": bool(settings.get("use_vllm")),
-    }
-    either = ("gradient_checkpointing", "activation_checkpointing")
-    kinds["gradient_checkpointing"] = any(settings.get(name) for name in either)
-    kinds |= {
-        "reference": bool(settings.get("beta")) and not config.lora,
-        "quantization": config.quantization,
-    }
-    kinds |= {"lora": config.lora, "optimizer": settings.get("optim", "adamw_torch")}
-    place = {
-        "prompt_length": prompt_length,
-        "dtype": dtype,
-        "device": "cuda" if device == "cuda" else "cpu",
-    }
+    checkpointing = ("gradient_checkpointing", "activation_checkpointing")
     try:
-        return memory_forecast(shape, **sizes, **kinds, **place)
+        return memory_forecast(
+            shape,
+            quantization=config.quantization,
+            lora=config.lora,
+            rollouts=microbatch * steps_per_generation(settings),
+            microbatch=microbatch,
+            prompt_length=prompt_length,
+            completion_length=settings.get("max_completion_length", DEFAULT_LENGTH),
+            dtype=dtype,
+            gradient_checkpointing=any(settings.get(name) for name in checkpointing),
+            device="cuda" if device == "cuda" else "cpu",
+            optimizer=settings.get("optim", "adamw_torch"),
+            # with adapters, the model without them is the reference
+            reference=bool(settings.get("beta")) and not config.lora,
+            measured=bool(settings.get("measure_cancellation")),
+            vllm=bool(settings.get("use_vllm")),
+        )
     except AttributeError as error:  # another model's config has other names
         raise InvalidValue(
             "policy",
@@ -307,7 +311,11 @@ def _longest_prompt(folder, task: str, options: str, n: int, seed: int) -> int:
     return max(map(len, tokenize_prompts(tokenizer, prompts)))
 
 
-GIB, GROUP, PROMPT = 2**30, 8, 200  # rollouts of a prompt, and its tokens
+# --- what each probe needs on a card
+
+GIB = 2**30
+_GROUP_SIZE = 8  # rollouts of a prompt
+_PROMPT_TOKENS = 200
 QWEN_0_5B = Qwen2Config(
     hidden_size=896,
     intermediate_size=4864,
@@ -334,8 +342,10 @@ CONTINUED = 2 * 8 * 8
 
 
 def probe_needs(probe: str, config, tokens: int, free: float) -> tuple[float, int, int]:
-    """Bytes that a probe of PROBES needs of so many that are free, rows of its smallest pass, and
-    bits of a weight.
+    """Bytes that a probe of PROBES needs, rows of its smallest pass, and bits of a weight.
+
+    tokens: of a completion.  free: bytes that are free; weights are packed to NF4 where they would
+    take more than half of it.
     """
     kinds, kept, whole, dtype = PROBES[probe]
     linear, other, adapters, largest = parameter_counts(config, ADAPTER_RANK)
@@ -347,14 +357,13 @@ def probe_needs(probe: str, config, tokens: int, free: float) -> tuple[float, in
     )
     fixed += largest * dtype.itemsize if packed else 0
     if whole:  # one group's logits, and a strip of its kernel, which is summed up in 64 bits
-        fixed += GROUP * tokens * (config.vocab_size * dtype.itemsize + STRIP_ROWS * 3 * 8)
-    about = (PROMPT + tokens, tokens, config, dtype, ADAPTER_RANK)
-    parts = [rows_within(free - fixed, "cuda", kind, *about) for kind in kinds]
-    return (
-        fixed + max(rows * each for rows, each in parts),
-        min(parts)[0],
-        4 if packed else 8 * dtype.itemsize,
-    )
+        fixed += _GROUP_SIZE * tokens * (config.vocab_size * dtype.itemsize + STRIP_ROWS * 3 * 8)
+    about = (_PROMPT_TOKENS + tokens, tokens, config, dtype, ADAPTER_RANK)
+    # (rows, bytes of a row) of each kind of pass in what is left
+    passes = [rows_within(free - fixed, "cuda", kind, *about) for kind in kinds]
+    needed = fixed + max(rows * row_bytes for rows, row_bytes in passes)
+    fewest_rows = min(passes)[0]
+    return needed, fewest_rows, 4 if packed else 8 * dtype.itemsize
 
 
 def forecast_markdown(rollouts: Sequence[int] = (64, 1_000), tokens: int = 1_000) -> str:
@@ -366,13 +375,17 @@ def forecast_markdown(rollouts: Sequence[int] = (64, 1_000), tokens: int = 1_000
         "|---|---|" + "---|" * len(CARD_NAMES),
     ]
     for probe, (name, config) in product(PROBES, MODELS.items()):
-        cells, each = [], CONTINUED if probe == "token_values" else 1
-        for free in (CARDS[card] * GIB for card in CARD_NAMES):
+        rows_per_rollout = CONTINUED if probe == "token_values" else 1
+        cells = []
+        for card in CARD_NAMES:
+            free = CARDS[card] * GIB
             needed, rows, bits = probe_needs(probe, config, tokens, free)
-            passes = " or ".join(f"{-(-each * count // rows):,}" for count in rollouts)
             need = f"{needed / GIB:.1f} GiB{', nf4' if bits == 4 else ''}"
-            cells.append(
-                f"{need}: {passes} passes of {rows:,}" if needed <= free else f"no: {need}"
-            )
+            if needed > free:
+                cells.append(f"no: {need}")
+                continue
+            counts = [math.ceil(rows_per_rollout * count / rows) for count in rollouts]
+            passes = " or ".join(f"{count:,}" for count in counts)
+            cells.append(f"{need}: {passes} passes of {rows:,}")
         lines.append(f"| {probe} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -26,7 +26,14 @@ from workbook.messages import InvalidValue, one_line
 from workbook.places import data_path
 from workbook.studies.inference import Judged, conclude, holm, judge_units
 from workbook.studies.record import Claim, Measurement, NotMeasured, Tables, Void, check_results
-from workbook.studies.registration import ROLES, looked_after, named_after, read_registration
+from workbook.studies.registration import (
+    ROLES,
+    Outcome,
+    Registration,
+    looked_after,
+    named_after,
+    read_registration,
+)
 from workbook.studies.registration import SCALES as STUDIED
 
 SCALES = tuple(
@@ -170,110 +177,134 @@ def measurements(
 
 
 def _measured(measurement: Measurement, tables: Tables, roles) -> list[dict]:
-    """The row of one measurement, or none."""
-    study, key = measurement.study, measurement.key
-    outcome, registration = (
-        measurement.outcome(tables.folder),
-        measurement.registration(tables.folder),
-    )
+    """The row of one measurement; none where it is not registered, asked for, or of this scale."""
+    study = measurement.study
+    key = measurement.key
+    outcome = measurement.outcome(tables.folder)
+    registration = measurement.registration(tables.folder)
     asked = outcome is not None and (roles is None or outcome.role in roles)
     if not asked or not registration.judges(outcome, tables.scale):
         return []
+
+    # what was registered, whether or not it was measured
     count = registration.units[tables.scale]
-    names = (
-        "claim",
-        "unit",
-        "place",
-        "comparable",
-        "testable",
-        "source",
-        "seen_before",
-        "positive_control",
-        "changed",
-    )
-    row = _missing("") | {
-        name: getattr(outcome, name) for name in (*names, "threshold", "toward", "smallest_effect")
-    }
-    row |= {"measured": sentences().get((study, key), outcome.sentence).rstrip(".")}
-    row |= {
-        "paper_effect": outcome.paper,
-        "role": outcome.role,
-        "study": study,
-        "key": key,
-        "scale": tables.scale,
-    }
-    row["registered_units"], (row["predicted_low"], row["predicted_high"]) = (
-        count,
-        outcome.predicted,
-    )
-    if not outcome.positive_control and (control := named_after(study, tables.folder).get(key)):
-        row |= {
-            "positive_control": control,
-            "changed": "changed after the data were seen: its control was named then",
-        }
+    row = _missing("")
+    row.update({name: getattr(outcome, name) for name in _OF_OUTCOME})
+    row["measured"] = sentences().get((study, key), outcome.sentence).rstrip(".")
+    row["paper_effect"] = outcome.paper
+    row["study"] = study
+    row["key"] = key
+    row["scale"] = tables.scale
+    row["registered_units"] = count
+    row["predicted_low"], row["predicted_high"] = outcome.predicted
+    control = named_after(study, tables.folder).get(key)
+    if control and not outcome.positive_control:
+        row["positive_control"] = control
+        row["changed"] = "changed after the data were seen: its control was named then"
+
     try:
-        measured = measurement.measure(tables.registered(study, count))
+        values = measurement.measure(tables.registered(study, count))
     except Void as void:
-        return [row | {"outcome": CANNOT, "reason": str(void)}]
+        row["outcome"] = CANNOT
+        row["reason"] = str(void)
+        return [row]
     except (NotMeasured, ValueError) as missing:  # the latter: the tables hold too little
-        return [row | {"reason": f"not measured: {missing}"}]
-    # which tree, registration and policy the units came from
+        row["reason"] = f"not measured: {missing}"
+        return [row]
+
     units = tables.provenance(study)
-    own = units[units["unit"] < count]
-    modified = set(own["modified"])
-    row["clean"] = False if True in modified else True if modified == {False} else None
-    row["commits"] = tuple(sorted(set(own["commit"].dropna())))
-    known = {registration.hash: "matches", registration.supersedes: "superseded"}
-    under = {known.get(digest, "changed since") for digest in own["registration"]} or {
-        "changed since"
-    }
-    row["registration"] = min(under - {"matches"}, default="matches")
-    row["added"] = tuple(units.loc[units["unit"] >= count, "unit"].unique().tolist())
-    if (seen := looked_after(study, tables.folder)) is not None:
-        row["looked"] = tuple(
-            unit for unit in units["unit"].unique().tolist() if seen <= unit < count
-        )
+    row.update(_origin(units, registration, count))
+    seen = looked_after(study, tables.folder)
+    if seen is not None:
+        numbers = units["unit"].unique().tolist()
+        row["looked"] = tuple(number for number in numbers if seen <= number < count)
+    measured = units["unit"].nunique() - len(row["added"])
     policies = units.drop_duplicates("unit").set_index("unit")["policy"]
-    return [row | _judged(measured, outcome, units["unit"].nunique() - len(row["added"]), policies)]
+    row.update(_judged(values, outcome, measured, policies))
+    return [row]
+
+
+# columns that a row takes from the registered outcome as they are
+_OF_OUTCOME = (
+    "claim",
+    "role",
+    "unit",
+    "place",
+    "comparable",
+    "testable",
+    "source",
+    "seen_before",
+    "positive_control",
+    "changed",
+    "threshold",
+    "toward",
+    "smallest_effect",
+)
+
+
+def _origin(units: pd.DataFrame, registration: Registration, count: int) -> dict:
+    """Which tree, commits and registration the registered units came from, and which were added.
+
+    units: of `Tables.provenance`.  count: how many units are registered.
+    """
+    own = units[units["unit"] < count]
+    # whether trees were modified; None of a unit: not known
+    modified = set(own["modified"])
+    clean = None
+    if True in modified:
+        clean = False
+    elif modified == {False}:
+        clean = True
+
+    known = {registration.hash: "matches", registration.supersedes: "superseded"}
+    states = {known.get(digest, "changed since") for digest in own["registration"]}
+    if not states:
+        states = {"changed since"}
+    # one unit under another text is enough; "changed since" goes before "superseded"
+    state = min(states - {"matches"}, default="matches")
+    return {
+        "clean": clean,
+        "commits": tuple(sorted(set(own["commit"].dropna()))),
+        "registration": state,
+        "added": tuple(units.loc[units["unit"] >= count, "unit"].unique().tolist()),
+    }
 
 
 def _missing(reason: str) -> dict:
     """What a row has that was not measured."""
-    nothing = dict.fromkeys((*Judged._fields, "p_holm"), np.nan)
-    nothing |= dict.fromkeys(("units", "registered_units", "dropped"), 0) | dict.fromkeys(
-        ("added", "looked"), ()
-    )
-    nothing |= {
+    return {
+        **dict.fromkeys((*Judged._fields, "p_holm"), np.nan),
+        **dict.fromkeys(("units", "registered_units", "dropped"), 0),
+        **dict.fromkeys(("added", "looked", "commits"), ()),
+        **dict.fromkeys(("registration", "positive_control", "testable", "comparable"), ""),
         "values": {},
         "policy_of": {},
         "log": False,
-        "registration": "",
         "clean": None,
-        "commits": (),
+        "outcome": OPEN,
+        "reason": reason,
     }
-    nothing |= dict.fromkeys(("positive_control", "testable", "comparable"), "")
-    return nothing | {"outcome": OPEN, "reason": reason}
 
 
-def _judged(values: pd.Series, outcome, measured: int, policies: pd.Series) -> dict:
+def _judged(values: pd.Series, outcome: Outcome, measured: int, policies: pd.Series) -> dict:
     """What units say; measured: how many there are, with a number or without."""
-    kept = values[np.isfinite(values.to_numpy(dtype=float))].sort_index()
-    if kept.index.has_duplicates:
+    finite = values[np.isfinite(values.to_numpy(dtype=float))].sort_index()
+    if finite.index.has_duplicates:
         raise ValueError(
             f"{outcome.claim}: {outcome.sentence}: its measure gives a unit more than one number."
         )
-    kept.attrs = dict(values.attrs)
+    finite.attrs = dict(values.attrs)
+    known = policies.reindex(finite.index).dropna()
     facts = {
-        "units": len(kept),
-        "dropped": max(measured - len(kept), 0),
+        "units": len(finite),
+        "dropped": max(measured - len(finite), 0),
         "log": bool(values.attrs.get("log")),
+        "values": {int(unit): float(value) for unit, value in finite.items()},
+        "policy_of": {int(unit): str(policy) for unit, policy in known.items()},
     }
-    facts["values"] = {int(unit): float(value) for unit, value in kept.items()}
-    known = policies.reindex(kept.index).dropna()
-    facts["policy_of"] = {int(unit): str(policy) for unit, policy in known.items()}
-    if kept.empty:
-        return facts | {"reason": "no unit has a number"}
-    return facts | judge_units(kept, outcome, policies)._asdict()
+    if finite.empty:
+        return {**facts, "reason": "no unit has a number"}
+    return {**facts, **judge_units(finite, outcome, policies)._asdict()}
 
 
 # --- all rows
@@ -300,7 +331,8 @@ def compute_ledger(
     """
     if scale is not None and scale not in SCALES:
         raise InvalidValue("scale", scale, tuple(SCALES))
-    claims, scales = list(CLAIMS if claims is None else claims), [scale] if scale else SCALES
+    claims = list(CLAIMS if claims is None else claims)
+    scales = [scale] if scale else SCALES
     if folder is not None:
         check_results(folder)
     try:
@@ -312,56 +344,69 @@ def compute_ledger(
             f"A table in {folder} is not as its study makes it: {one_line(error)}."
         ) from error
     rows = [row for row in rows if described or row["role"] != DESCRIBED]
-    reason = (
-        f"no primary outcome is registered {f'at scale {scale!r}' if scale else 'of this claim'}"
-    )
-    for claim in set(claims) - {row["claim"] for row in rows if row["role"] == "primary"}:
-        row = _missing(reason) | {
-            "role": "primary",
-            "scale": scale or SCALES[0],
-            "study": "",
-            "key": "",
-        }
-        rows.append(row | {"claim": claim})
+
+    # a claim without a primary row has one that says so
+    where = f"at scale {scale!r}" if scale else "of this claim"
+    with_primary = {row["claim"] for row in rows if row["role"] == "primary"}
+    for claim in set(claims) - with_primary:
+        rows.append(
+            {
+                **_missing(f"no primary outcome is registered {where}"),
+                "claim": claim,
+                "role": "primary",
+                "scale": scale or SCALES[0],
+                "study": "",
+                "key": "",
+            }
+        )
     return _complete(pd.DataFrame(rows, columns=JUDGED))
 
 
 def _concluded(claims: Sequence[str], tables: Sequence[Tables]) -> list[dict]:
-    """The rows of some claims, each with its word: by reasons, by its control's row, and by Holm's
-    correction.
+    """The rows of some claims, each with its outcome.
+
+    It follows from the intervals, from reasons, from the outcome of the row's positive control, and
+    from Holm's correction.
     """
     rows = [row for part in tables for row in measurements(claims, part).to_dict("records")]
     places = {(row["scale"], row["key"]): row for row in rows}
-    asked = {
-        (row["scale"], row["positive_control"]) for row in rows if row["positive_control"]
-    } - set(places)
-    for part in tables:  # controls that belong to another claim
-        others = {key.split()[0] for scale, key in asked if scale == part.scale} & set(CLAIMS)
+    # controls may belong to claims that were not asked for
+    controls = {(row["scale"], row["positive_control"]) for row in rows if row["positive_control"]}
+    absent = controls - set(places)
+    for part in tables:
+        others = {key.split()[0] for scale, key in absent if scale == part.scale} & set(CLAIMS)
         for row in measurements(sorted(others), part).to_dict("records"):
             places.setdefault((row["scale"], row["key"]), row)
     for place, p in corrected(places).items():
         places[place]["p_holm"] = p
-    done = set()
+    concluded = set()
 
-    def word(place) -> dict | None:
-        row = places.get(place)
-        if row is not None and place not in done:
-            done.add(place)
-            control = word((place[0], row["positive_control"])) if row["positive_control"] else None
+    def concluded_row(scale: str, key: str) -> dict | None:
+        """The row of a place, after that of its control."""
+        row = places.get((scale, key))
+        if row is not None and (scale, key) not in concluded:
+            concluded.add((scale, key))
+            control = None
+            if row["positive_control"]:
+                control = concluded_row(scale, row["positive_control"])
             row["outcome"], row["reason"] = conclude(row, doubt_about(row), control)
         return row
 
-    return [word((row["scale"], row["key"])) for row in rows]
+    return [concluded_row(row["scale"], row["key"]) for row in rows]
 
 
 def doubt_about(row: dict) -> str:
     """Why a row cannot be tested here: by rows.yaml, or because its registration says so; "" for
     nothing.
     """
-    if reason := untestable().get((row["study"], row["key"])):
+    reason = untestable().get((row["study"], row["key"]))
+    if reason:
         return reason
-    said = (row[name] for name in ("testable", "comparable") if row[name].lower().startswith("no"))
-    return next((text.partition(":")[2].strip() or "as registered" for text in said), "")
+    for name in ("testable", "comparable"):
+        # "no: " and the reason
+        if row[name].lower().startswith("no"):
+            return row[name].partition(":")[2].strip() or "as registered"
+    return ""
 
 
 def corrected(places: dict[tuple[str, str], dict]) -> dict[tuple[str, str], float]:
@@ -427,11 +472,9 @@ def command(study: str, claim: str, scale: str) -> str:
         return ""
     registration = read_registration(study)
     count = registration.units.get(scale) if registration else None
-    seeds = (
-        " --seeds " + " ".join(map(str, range(count)))
-        if count and count != STUDIED[scale].seeds
-        else ""
-    )
+    seeds = ""
+    if count and count != STUDIED[scale].seeds:
+        seeds = " --seeds " + " ".join(map(str, range(count)))
     return (
         f"python -m workbook measure {study} --scale {scale}{seeds} --folder {REMADE} && "
         f"python -m workbook claims --scale {scale} --claim {shlex.quote(claim)} --folder {REMADE}"

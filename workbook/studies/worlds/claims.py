@@ -47,7 +47,10 @@ def at_plain_rate(tables: Tables, arm: str) -> pd.Series:
 
 
 def share_of_plain_gain(tables: Tables, arm: str, read=read_outcome) -> pd.Series:
-    """Pseudo-values of an arm's gain in value over plain's, a ratio of means over units."""
+    """Pseudo-values of an arm's gain in value over plain's, a ratio of means over units.
+
+    read: (tables, column, arm) -> a number per unit; `read_rule` reads the arena.
+    """
     gains = [read(tables, "value", one) - read(tables, "start", one) for one in (arm, PLAIN)]
     units = pd.concat(gains, axis=1, keys=("arm", "plain")).rename_axis("seed").reset_index()
     return pseudo_values(units, lambda rows: float(rows["arm"].mean() / rows["plain"].mean()))
