@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ from workbook.training.config import RunConfig, flatten, read_settings_file, to_
 # random states and torch's threads are a process's: it trains one run at a time
 _ONE_RUN = threading.Lock()
 
+# of a combination's name: what file systems take, less what is put before and after it
+_MAX_NAME_BYTES = 200
+
 Grid = dict[str, list] | list[dict[str, list]]
 
 
@@ -41,9 +44,8 @@ def sweep(
     Args:
         config: what the combinations share: a YAML file's path, a dict or a `RunConfig`.
         grid: values to try for each field, e.g. `{"batching": ["shuffled", "query_preserved"],
-        "seed": [0, 1]}`; or a
-            list of such grids, one after the other, e.g. one for each optimizer with its own
-            learning rates.
+            "seed": [0, 1]}`; or a list of such grids, one after the other, e.g. one for each
+            optimizer with its own learning rates.
         folder: of the sweep; called again on the same folder, it does only what is missing.
         n_jobs: runs at a time; the cores are shared among them.
         quiet: print no line per run.
@@ -54,28 +56,29 @@ def sweep(
     """
     if type(n_jobs) is not int or n_jobs < 1:
         raise InvalidValue("n_jobs", n_jobs, "an integer of at least 1")
-    named = {
+    configs = {
         as_folder(folder) / name: run_config
         for name, run_config in combinations(config, grid).items()
     }
-    there = [path for path in named if (path / "config.yaml").exists()]
-    for path, run_config in named.items():
-        if path not in there:
+    # all is looked at before anything is written
+    present = [path for path in configs if (path / "config.yaml").exists()]
+    for path, run_config in configs.items():
+        if path not in present:
             check_vacant(path)
         elif load_run(path).config != run_config:
             raise ValueError(
                 f"{path} holds a run of another config; use another folder for this sweep, or"
                 " remove it."
             )
-    runs = [
-        load_run(path) if path in there else create_run(run_config, path)
-        for path, run_config in named.items()
-    ]
-    todo = [run.folder for run in runs if not is_done(run)]
+    runs = []
+    for path, run_config in configs.items():
+        runs.append(load_run(path) if path in present else create_run(run_config, path))
+
+    missing = [run.folder for run in runs if not is_done(run)]
     threads = max(1, (os.cpu_count() or 1) // n_jobs)
-    jobs = (joblib.delayed(_train)(str(path.resolve()), threads) for path in todo)
-    done = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(jobs)
-    for message in progress(done, "runs", len(todo)):
+    jobs = [joblib.delayed(_train)(str(path.resolve()), threads) for path in missing]
+    messages = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(jobs)
+    for message in progress(messages, "runs", len(missing)):
         if not quiet:
             print(message)
     return compare_runs(runs)
@@ -86,57 +89,63 @@ def combinations(config, grid: Grid) -> dict[str, RunConfig]:
 
     Raises ValueError, naming the combination that makes no run, or that is there twice.
     """
-    shared, configs, seen = RunConfig.load(config), {}, set()
-    for one in check_grid(grid):
-        for values in itertools.product(*one.values()):
-            settings = dict(zip(one, values, strict=True))
-            name = ",".join(
-                f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()
-            ).replace("/", "-")
-            short = one_line(name, 60)
-            try:
-                made = shared.override(settings)
-                check_run(made)
-            except ValueError as error:
-                raise reworded(error, f"The combination {short} makes no run: {error}") from None
-            if name in configs or repr(made) in seen:
-                raise ValueError(
-                    f"The grid has the same combination twice, {short}; name each once."
-                )
-            if len(name.encode()) > 200 or not name.isprintable():
-                raise ValueError(
-                    f"The combination {short} can't name a folder: at most 200 printable bytes can."
-                )
-            seen.add(repr(made))
-            configs[name] = made
+    shared = RunConfig.load(config)
+    configs = {}
+    seen = set()
+    for settings in _each_combination(grid):
+        values = [f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()]
+        name = ",".join(values).replace("/", "-")
+        short = one_line(name, 60)
+        try:
+            combined = shared.override(settings)
+            check_run(combined)
+        except ValueError as error:
+            raise reworded(error, f"The combination {short} makes no run: {error}") from None
+        if name in configs or repr(combined) in seen:
+            raise ValueError(f"The grid has the same combination twice, {short}; name each once.")
+        if len(name.encode()) > _MAX_NAME_BYTES or not name.isprintable():
+            raise ValueError(
+                f"The combination {short} can't name a folder: at most {_MAX_NAME_BYTES} printable"
+                " bytes can."
+            )
+        configs[name] = combined
+        seen.add(repr(combined))
     return configs
 
 
+def _each_combination(grid: Grid) -> Iterator[dict[str, Any]]:
+    for part in check_grid(grid):
+        for values in itertools.product(*part.values()):
+            yield dict(zip(part, values, strict=True))
+
+
 def check_grid(grid: Any) -> list[dict[str, list]]:
-    """A grid as a list of mappings of fields to lists of values; ValueError if it is none."""
-    grids = grid if isinstance(grid, list) else [grid]
-    if not grids or not all(isinstance(one, dict) and one for one in grids):
+    """A grid as a list of mappings of fields to lists of values.
+
+    Raises InvalidValue if it is none.
+    """
+    parts = grid if isinstance(grid, list) else [grid]
+    if not parts or not all(isinstance(part, dict) and part for part in parts):
         valid = (
             "a mapping of fields to lists of values, e.g. seed: [0, 1, 2], or a list of such"
             " mappings"
         )
         raise InvalidValue("grid", grid, valid)
-    for key, values in (item for one in grids for item in one.items()):
-        if (
-            not isinstance(key, str)
-            or not isinstance(values, list | tuple | range | np.ndarray)
-            or not len(values)
-        ):
-            raise InvalidValue(f"grid: {one_line(key, 40)}", values, "a list of one value or more")
-    return [
-        {key: [to_builtin(value) for value in values] for key, values in one.items()}
-        for one in grids
-    ]
+    checked = []
+    for part in parts:
+        for key, values in part.items():
+            is_list = isinstance(values, list | tuple | range | np.ndarray)
+            if not isinstance(key, str) or not is_list or not len(values):
+                field = f"grid: {one_line(key, 40)}"
+                raise InvalidValue(field, values, "a list of one value or more")
+        checked.append({key: [to_builtin(value) for value in part[key]] for key in part})
+    return checked
 
 
 def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
-    """A sweep's YAML file: a run's fields, and `grid`; ValueError if there is no grid, or a field
-    is unknown.
+    """Read a sweep's YAML file: a run's fields, and `grid`.
+
+    Raises ValueError if there is no grid, or a field is unknown.
     """
     values = read_settings_file(path, "sweep")
     grid = values.pop("grid", None) if isinstance(values, dict) else None
@@ -150,8 +159,9 @@ def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
 
 
 def _train(folder: str, threads: int) -> str:
-    """Train one run in a worker process; returns its closing message, or how it failed. Safe to
-    call twice.
+    """Train one run in a worker process; returns its closing message, or how it failed.
+
+    Safe to call twice.
     """
     execute = import_to_stay("workbook.app.worker").execute
     import torch
@@ -164,35 +174,35 @@ def _train(folder: str, threads: int) -> str:
             return f"{Path(folder).name} failed: {error}"
 
 
-# --- tables of runs
+# -- tables of runs --------------------------------------------------------------------------------
 
 
 def runs(folder: str | Path | None = None) -> pd.DataFrame:
-    """Every run in a folder, those of sweeps too, the newest first; by default in $WORKBOOK_RUNS or
-    ./runs.
+    """Every run in a folder, those of sweeps too, the newest first.
 
-    Reward is the mean of the last 5 batches. A run that can't be read is damaged, and its message
-    says why.
+    folder: by default $WORKBOOK_RUNS or ./runs.  Reward is the mean of the last 5 batches. A run
+    that can't be read is damaged, and its message says why.
     """
     folder = runs_folder() if folder is None else as_folder(folder)
     configs = [*folder.glob("*/config.yaml"), *folder.glob("*/*/config.yaml")]
+    configs.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
     rows = []
-    for path in sorted(configs, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+    for path in configs:
         run = Run(path.parent)
         size = sum(file.lstat().st_size for file in run.folder.rglob("*") if file.is_file())
         row = {"run": run.folder.relative_to(folder).as_posix(), "mb": round(size / 1e6, 1)}
         try:
             status = run.status()
-            row |= {key: status[key] for key in ("state", "step", "total", "message")}
-            reward = run.metrics()["reward"].dropna().tail(END_WINDOW).mean()
-            rows.append(
-                row | {"policy": run.config.policy, "task": run.config.task, "reward": reward}
-            )
+            row |= {name: status[name] for name in ("state", "step", "total", "message")}
+            config = run.config
+            row |= {"policy": config.policy, "task": config.task}
+            row["reward"] = run.metrics()["reward"].dropna().tail(END_WINDOW).mean()
         except (ValueError, OSError) as error:
-            rows.append(row | {"state": "damaged", "message": explain_error(error)})
-    return pd.DataFrame(
-        rows, columns=["run", "policy", "task", "state", "step", "total", "reward", "mb", "message"]
-    )
+            row["state"] = "damaged"
+            row["message"] = explain_error(error)
+        rows.append(row)
+    columns = ["run", "policy", "task", "state", "step", "total", "reward", "mb", "message"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def compare_runs(runs: Iterable[Run | str | Path]) -> pd.DataFrame:
@@ -213,21 +223,22 @@ def compare_runs(runs: Iterable[Run | str | Path]) -> pd.DataFrame:
 
 
 def _results(run: Run) -> dict:
-    metrics, status = run.metrics(), run.status()
+    """What became of a run, NaN where it is not known."""
+    metrics = run.metrics()
+    status = run.status()
     nan = float("nan")
+    seconds = nan
+    if "time" in metrics and len(metrics) > 1:
+        seconds = metrics["time"].max() - metrics["time"].min()
     heldout = run.evaluation().set_index("label")["mean"]
     # steps that sampled a new generation batch
-    tail = metrics.dropna(subset="reward").tail(END_WINDOW)
+    last = metrics.dropna(subset="reward").tail(END_WINDOW)
     return {
         "state": status["state"],
         "steps": len(metrics),
-        "seconds": (
-            metrics["time"].max() - metrics["time"].min()
-            if "time" in metrics and len(metrics) > 1
-            else nan
-        ),
-        "reward": tail["reward"].mean(),
-        "grad_norm": tail["grad_norm"].mean() if "grad_norm" in tail else nan,
+        "seconds": seconds,
+        "reward": last["reward"].mean(),
+        "grad_norm": last["grad_norm"].mean() if "grad_norm" in last else nan,
         "heldout_before": heldout.get("before", nan),
         "heldout_after": heldout.get("after", nan),
         "message": status["message"],

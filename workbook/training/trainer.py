@@ -277,6 +277,7 @@ class CancellationTrainer(GRPOTrainer):
         """
         accum = self.args.gradient_accumulation_steps
         residuals = []
+        # the micro-batches of one optimizer step at a time, over all processes
         for start in range(0, len(self._buffered_inputs), accum):
             window = self._buffered_inputs[start : start + accum]
             advantages = torch.cat([meter.by_rollout(part) for part in window])
@@ -285,6 +286,7 @@ class CancellationTrainer(GRPOTrainer):
             signed = advantages != 0
             if not signed.any():
                 continue
+            # weights of 1: what composition alone leaves
             equal = torch.ones_like(advantages[signed])
             residual = cancellation_residual(equal, advantages[signed], group_ids[signed])
             residuals.append(residual.mean())
@@ -322,6 +324,7 @@ class CancellationTrainer(GRPOTrainer):
         logged = self._meter is not None or reweights(self.args, self.credit_rule)
         if not (recorded or logged):
             return
+        # -d loss / d logp, from the graph that is trained; the KL's pull is nobody's push
         call, outputs = self._scored
         logps = outputs[0]  # (B, T), with the graph of this loss
         if self.beta:
@@ -335,11 +338,15 @@ class CancellationTrainer(GRPOTrainer):
         if not logged:
             return
 
+        # tokens that would push if nothing stopped them, and the share that something stopped
         group_ids = inputs["group_id"]
-        active = meter.loss_mask(inputs).bool()
+        active = meter.loss_mask(inputs).bool()  # (B, T)
         pushing = active & (advantages != 0)
         clipped = (pushes[pushing] == 0).float().mean() if pushing.any() else 0.0
         self._log_cancellation("clipped", clipped)
+
+        # what is left of a place's pushes: at each position of a group, and where all of the group
+        # have the same token there
         self._log_cancellation("weight_residual", meter.mean_residual(pushes, group_ids, pushing))
         shared = pushing & shared_places(inputs["completion_ids"], active, group_ids)
         self._log_cancellation("shared_residual", meter.mean_residual(pushes, group_ids, shared))
@@ -466,6 +473,7 @@ def _with_rule(
             "'grpo' beside a rule that is given as an argument",
             f"advantage_estimator is given twice, {twice}; leave the config's at 'grpo'.",
         )
-    call, args = credit_call(rule), copy.copy(args)
+    call = credit_call(rule)
+    args = copy.copy(args)  # the caller's config stays as it is
     args.advantage_estimator = call.name if call else rule  # a plain estimator's name is no rule
     return args, call
