@@ -1,4 +1,4 @@
-"""What one chapter alone needs: its toy, its explorers and charts, and the checks of its exercises."""
+"""What one chapter alone needs: its toy, explorers and charts, and the checks of its exercises."""
 
 from workbook.places import lazy_names
 

@@ -12,7 +12,7 @@ LIMIT = 15.0  # GiB
 # completion, answer, the right reward, and what is wrong with a function that gives another
 CASES = (
     ("so the answer is 2", "2", 1.0, "is right and plain"),
-    ("so the answer is 12", "2", 0.0, "states 12, which only contains the digit 2"),
+    ("so the answer is 12", "2", 0.0, "states 12, which only contains a 2"),
     ("so the answer is 23", "2", 0.0, "states 23, which only begins with the digit 2"),
     ("so the answer is -2", "2", 0.0, "states -2, which has another sign"),
     ("then 2 - 6 is 6 ; so the answer is 6", "2", 0.0, "mentions 2 on the way, but answers 6"),
@@ -35,7 +35,7 @@ def check_reward(function: Callable) -> None:
     answer, else 0.
 
     >>> check_reward(lambda completion, answer: float(answer in completion))
-    Not quite: 'so the answer is 12' states 12, which only contains the digit 2; it should get 0, not 1.
+    Not quite: 'so the answer is 12' states 12, which only contains a 2; it should get 0, not 1.
     """
     for completion, answer, right, why in CASES:
         if (got := answer_of(function, completion, answer)) is None:
@@ -57,8 +57,8 @@ def large_run(quantization="nf4", lora=16, optimizer="adamw_torch", gradient_che
 def check_fits(change: Mapping | None) -> None:
     """Check changed settings of `large_run` with which it fits in LIMIT.
 
-    >>> check_fits({"microbatch": 1})
-    Not quite: there is no setting 'microbatch'; there are quantization, lora, optimizer, gradient_checkpointing.
+    >>> check_fits({"microbatch": 1})  # doctest: +ELLIPSIS
+    Not quite: there is no setting 'microbatch'; there are quantization, lora, ...
     """
     fault = None if change is None else settings_fault(change, large_run)
     if change is None or fault:

@@ -83,7 +83,8 @@ def grade(
     otherwise: for any other answer; {place}, {got} and {right} are of the entry furthest off.
     Answers are equal within 1e-4, and to a mistake's answer within 1e-3, of the largest entry.
 
-    >>> grade(torch.tensor(3.0), 2.0, {"this forgets the half.": 4.0, "it is below 5.": lambda got: got < 5}, "Right.")
+    >>> mistakes = {"this forgets the half.": 4.0, "it is below 5.": lambda got: got < 5}
+    >>> grade(torch.tensor(3.0), 2.0, mistakes, "Right.")
     Not quite: it is below 5.
     """
     if got is None:

@@ -24,7 +24,8 @@ def check_hypothesis(measure: Callable[..., float], mine: Mapping | None) -> Non
     which the larger number is expected, "smaller": those under which the smaller, "pairs": how many
     seeds}; None is no answer yet.
 
-    >>> check_hypothesis(lambda seed, size=1: size + seed % 2, {"larger": {"size": 2}, "smaller": {}, "pairs": 6})
+    >>> hypothesis = {"larger": {"size": 2}, "smaller": {}, "pairs": 6}
+    >>> check_hypothesis(lambda seed, size=1: size + seed % 2, hypothesis)
     6 pairs, larger minus smaller: 1 [1, 1]. Your hypothesis holds at these settings.
     """
     if mine is None:

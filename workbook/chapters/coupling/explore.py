@@ -151,8 +151,9 @@ def measure_mass(
     anchors=8,
     seed=0,
 ) -> dict[str, pd.DataFrame]:
-    """`mass_shares` of this policy now.  anchors: tokens of each prompt whose gradient of all weights
-    is taken.
+    """`mass_shares` of this policy now.
+
+    anchors: tokens of each prompt whose gradient of all weights is taken.
     """
     rollouts = sample_rollouts(policy, task, prompts, group_size, seed, max_new_tokens=NEW_TOKENS)
     pairs = pair_sums(policy, rollouts, prompts, anchors, seed).assign(seed=0)
@@ -160,7 +161,7 @@ def measure_mass(
 
 
 def live_mass(policy, task, prompts: int = 8) -> LiveStudy:
-    """Weights, signs, contexts, prompts, rollouts and anchors of the pairs of a copy of a policy."""
+    """Controls over the pairs of a policy: weights, signs, contexts, prompts, rollouts, anchors."""
     controls = {
         "weights": menu("output layer", list(charts.WEIGHTS), "gradients of"),
         "signs": menu("any", list(charts.SIGNS), "signs of the rollouts"),

@@ -183,7 +183,7 @@ def _residuals(
 def kl_drift_chart(
     rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame
 ) -> alt.HConcatChart:
-    """Left one step's KL against the learning rate, right the KL over many steps; logarithmic axes."""
+    """Left one step's KL over the learning rate, right the KL over many steps; logarithmic axes."""
     scale = {"type": "log", "domain": [1e-10, 10], "nice": False}
     axis = {"format": ".0e", "values": [10.0**exponent for exponent in range(-10, 2, 2)]}
     look = {"legend": STROKES, "clip": True, "points": False, "width": 242, "height": 230}

@@ -74,8 +74,8 @@ def compute_kl_drift(
     residual: of the shared token's push, as a share.  same_sign: probability that a step's residual
     has the usual sign; 1 always, 0.5 by coin toss (64 draws).
 
-    Returns rates: lr, order, kl (of one step);  chosen: the same at `lr`;  path: step, series, mean, low, high of
-    the KL from the first policy, and of the sum of the steps' own KLs.
+    Returns rates: lr, order, kl (of one step);  chosen: the same at `lr`;  path: step, series,
+    mean, low, high of the KL from the first policy, and of the sum of the steps' own KLs.
     """
     logits, push = push_on_shared(p_shared, residual)
 

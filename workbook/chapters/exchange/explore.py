@@ -115,7 +115,7 @@ def check_unequal_weights(weights: list | None) -> None:
     still cancel.
 
     >>> check_unequal_weights([1, 1, 1, 1])
-    Not quite: these cancel, but they are all equal, which cancels for every group. Find unequal ones.
+    Not quite: these cancel, but all are equal, which cancels for every group. Find unequal ones.
     >>> check_unequal_weights([1, 2, 3, 4])
     Not quite: the pushes are +1.5, -1, -1.5, -2, and their sum is -3 instead of 0.
     """
@@ -176,7 +176,7 @@ def check_symmetric_clip(function) -> None:
         "you clamp the ratio, but a clamped surrogate has no gradient: the weight there is 0.": (
             ratios.clamp(low, high)
         ),
-        "this is PPO's clipping, which looks at the sign of the advantage; symmetric clipping does not.": (
+        "this is PPO's clipping, which looks at the advantage's sign; symmetric clipping does not.": (
             ppo
         ),
         "inside the range the weight is the ratio itself, not 1.": right > 0,
@@ -205,7 +205,7 @@ def check_positive_only(function) -> None:
     left out.
 
     >>> check_positive_only(lambda rewards, group_ids: rewards)
-    Not quite: without a baseline a group whose answers are all right still pushes; GRPO gives it advantages of 0.
+    Not quite: without a baseline a group of right answers still pushes; GRPO gives it 0.
     """
     rewards = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1])
     group_ids = torch.arange(12) // 4
@@ -213,14 +213,12 @@ def check_positive_only(function) -> None:
         group_advantages(rewards, group_ids, name) for name in ("positive_only", "grpo", "dr_grpo")
     )
     mistakes = {
-        "without a baseline a group whose answers are all right still pushes; GRPO gives it advantages of 0.": (
-            rewards
-        ),
+        "without a baseline a group of right answers still pushes; GRPO gives it 0.": (rewards),
         "the negative advantages are still there; set them to 0.": grpo,
         "this keeps the negative ones and drops the positive ones.": grpo.clamp(max=0),
         "this turns negative pushes into positive ones; they must be left out.": grpo.abs(),
         "GRPO also divides by the group's standard deviation.": centred.clamp(min=0),
-        "the negative advantages are still there, and GRPO divides by the group's standard deviation.": (
+        "the negative advantages are still there, and GRPO divides by the group's spread.": (
             centred
         ),
     }

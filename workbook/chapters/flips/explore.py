@@ -107,14 +107,15 @@ def check_shares(function: Callable) -> None:
     right, inclusive = (
         torch.stack([shares(side, cut) for side in sides]) for cut in (0.01, 0.0099)
     )
-    sums = [] if got is None or got.ndim != 2 else got.float().sum(1)
+    rows = [] if got is None or got.ndim != 2 else got.float()
+    totals = [f"{float(row.sum()):g}" for row in rows]
     mistakes = {
         "the rows are the wrong way round; positive rollouts come first.": right.flip(0),
         "each row's order is boosted, suppressed, stable; yours has stable second.": right[
             :, [0, 2, 1]
         ],
         "a token that moved by exactly eps is stable: > eps, not >= eps.": inclusive,
-        f"each row's shares should sum to 1; yours sum to {' and '.join(f'{total:g}' for total in sums)}.": lambda got: (
+        f"each row's shares should sum to 1; yours sum to {' and '.join(totals)}.": lambda got: (
             not torch.allclose(got.sum(1), torch.ones(2).double(), atol=1e-5)
         ),
         "a rollout of advantage 0 is on neither side; leave it out.": lambda got: torch.allclose(
@@ -135,11 +136,11 @@ def check_words(function: Callable) -> None:
     word of its own.
 
     >>> check_words(lambda tokens: list(range(len(tokens))))
-    Not quite: every token is a word of its own here; 're' goes on with 'The', since no space begins it.
+    Not quite: every token is a word here; 're' goes on with 'The', since no space begins it.
     """
     mistakes = {
-        "every token is a word of its own here; 're' goes on with 'The', since no space begins it.": torch.arange(
-            len(PIECES)
+        "every token is a word here; 're' goes on with 'The', since no space begins it.": (
+            torch.arange(len(PIECES))
         ),
         "the full stop begins with no space, and yet is no part of the number before it.": (
             lambda got: got[:-1].equal(_WORDS[:-1].double())

@@ -107,7 +107,7 @@ def world_start(name: str) -> pd.DataFrame:
 
 
 def world_chart(words: pd.DataFrame, start: pd.DataFrame):
-    """Both texts word by word, coloured by class, the value along them, and the start of the world."""
+    """Both texts word by word, coloured by class, the value along them, and the world's start."""
     color = alt.Color("class:N", legend=alt.Legend(orient="bottom", title=None, labelLimit=300))
     color = color.scale(domain=[*CLASSES], range=[*CLASSES.values()])
     grid = alt.X("place:O", axis=None), alt.Y("line:O", axis=None), color, "word:N"
