@@ -142,7 +142,7 @@ def check_prefix_credit(function) -> None:
     `prefix_advantages`.
 
     >>> check_prefix_credit(lambda rewards, ids: (rewards - rewards.mean())[:, None].expand(4, 3))
-    Not quite: this is the group's advantage on every token; compare rollouts behind the same prefix.
+    Not quite: this is the group's advantage on each token; compare rollouts behind one prefix.
     """
     ids, rewards, group = (
         torch.tensor([[5, 1, 9], [5, 1, 8], [5, 2, 8], [6, 2, 8]]),
@@ -153,7 +153,7 @@ def check_prefix_credit(function) -> None:
     same = (ids[:, None] == ids).cumprod(2)  # (B, B, T): these two agree up to and including t
     after = (same * rewards[:, None]).sum(1) / same.sum(1)
     mistakes = {
-        "this is the group's advantage on every token; compare rollouts behind the same prefix.": (
+        "this is the group's advantage on each token; compare rollouts behind one prefix.": (
             group_advantages(rewards, group, "dr_grpo")[:, None].expand(right.shape)
         ),
         "this is the mean reward after the step; subtract the mean of all that stood before it.": (

@@ -141,7 +141,7 @@ def check_unequal_weights(weights: list | None) -> None:
         )
     elif float(w.max() - w.min()) <= 1e-6 * float(w.max()):
         print(
-            "Not quite: these cancel, but they are all equal, which cancels for every group. Find"
+            "Not quite: these cancel, but all are equal, which cancels for every group. Find"
             " unequal ones."
         )
     else:
@@ -176,9 +176,7 @@ def check_symmetric_clip(function) -> None:
         "you clamp the ratio, but a clamped surrogate has no gradient: the weight there is 0.": (
             ratios.clamp(low, high)
         ),
-        "this is PPO's clipping, which looks at the advantage's sign; symmetric clipping does not.": (
-            ppo
-        ),
+        "this is PPO's clipping, which looks at A's sign; symmetric clipping does not.": (ppo),
         "inside the range the weight is the ratio itself, not 1.": right > 0,
         "this is the push; the weight comes without the advantage.": right * advantages,
         "this is the objective, not its slope.": ratios.clamp(low, high) * advantages,
