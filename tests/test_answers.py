@@ -202,7 +202,7 @@ ANSWERS = [
     (
         check_prefix_credit,
         lambda r, ids: (r - r.mean())[:, None].expand(4, 3),
-        "group's advantage on every token",
+        "group's advantage on each token",
     ),
     (check_prefix_credit, lambda r, ids: -step_advantages(r, ids), "turned round"),
     (check_prefix_credit, lambda r, ids: r, "returned the shape"),

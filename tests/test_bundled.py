@@ -50,7 +50,7 @@ def test_provenance_names_these_files(provenance, policy):
 def test_it_starts_where_the_chapters_start(make_policy, provenance, policy):
     task = get_task("chain", **{k: v for k, v in provenance["task"].items() if k != "name"})
     n, measured = 512, provenance["measured"]
-    got = make_policy["measure"](*policy, task, n, seed=1)
+    got = make_policy["measure_start"](*policy, task, n, seed=1)
     half_width = (
         3.5
         * (measured["reward"] * (1 - measured["reward"]) * (1 / n + 1 / measured["prompts"])) ** 0.5

@@ -169,14 +169,14 @@ def shelf(tmp_path, monkeypatch, offline):
 
 WIDGETS = """import ipywidgets, pandas as pd, workbook, os
 from workbook.views import LiveChart, curve_chart, enable_charts
-from workbook.views.live import show
+from workbook.views.live import display_widget
 enable_charts()
 table = pd.DataFrame({"x": [1, 2], "mean": [0.1, 0.2], "low": 0.0, "high": 0.3})
 chart = curve_chart(table, "x", title="Reward")
 live = LiveChart(chart)
 steps = ipywidgets.IntSlider(2, description="steps")
 display(ipywidgets.IntSlider(), live)
-show(ipywidgets.VBox([steps, live]), live)
+display_widget(ipywidgets.VBox([steps, live]), live)
 steps.value = 7
 print(os.path.abspath("here"), workbook.__file__)
 chart"""

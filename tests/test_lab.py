@@ -107,7 +107,9 @@ def test_a_fresh_copy_keeps_the_old_one_beside_it(desk, capsys):
 @pytest.mark.parametrize("asked", [["--fresh", "05", "77"], ["--open", "77"]])
 def test_a_chapter_that_is_none_is_refused(desk, capsys, asked):
     assert __main__.main(["lab", *asked]) == 2
-    assert re.fullmatch(r"'77' fits no chapter: .*\n", capsys.readouterr().err)
+    assert re.fullmatch(
+        r"chapter='77' must be the beginning of one of .*\n", capsys.readouterr().err
+    )
     assert not desk.exists()
 
 

@@ -153,7 +153,7 @@ def test_the_form_refuses_tries_times_starts_and_compares(own, tmp_path, monkeyp
     assert form.monitor.start_button.disabled
     form.controls["batching"].value = "shuffled"
     form.controls["task"].value = "own:gone.csv"
-    settle(lambda: "there is no data file" in said(form.line))
+    settle(lambda: "must be a file that exists" in said(form.line))
     assert form.monitor.start_button.disabled
     form.controls["task"].value = own["task"]
     settle(lambda: not form.monitor.start_button.disabled)
@@ -310,7 +310,7 @@ def test_a_log_is_read_or_refused_in_a_sentence(tmp_path):
     assert "must be name=number" in said(form.line)
     form.weights.value = ""
     form.path.value = str(tmp_path / "gone")
-    assert "holds none of" in said(form.line)
+    assert "a folder that holds one of" in said(form.line)
     form.close()
 
 

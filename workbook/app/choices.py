@@ -303,7 +303,7 @@ def field_labels(controls: dict[str, ipywidgets.Widget]) -> dict[str, str]:
 
 
 PHRASES = {  # of refusals that speak to a programmer: what to do about it in the form
-    r"(?s).*reward is None, but must be.*": (
+    r"(?s).*\breward=None must be.*": (
         "Choose a “reward”: a function of a .py file beside this notebook, such as "
         "score.py:score, or upload one."
     ),

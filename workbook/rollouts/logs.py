@@ -85,7 +85,7 @@ def read_rollouts(
     if not files:
         wanted = ", ".join(PATTERNS)
         raise InvalidValue(
-            "path", str(path), f"that of rollouts, a file or a folder that holds one of {wanted}"
+            "path", str(path), f"a file of rollouts, or a folder that holds one of {wanted}"
         )
 
     # a run's own token tables go before logs beside them

@@ -243,7 +243,7 @@ def _read_records(path: Path) -> list[tuple[int, Any]]:
     if kind not in (".csv", ".jsonl", ".json", ".parquet"):
         raise InvalidValue("data file", path.name, "a .csv, .jsonl or .parquet")
     if not path.is_file():
-        raise InvalidValue("data file", str(path), "a file that is there")
+        raise InvalidValue("data file", str(path), "a file that exists")
     try:
         if kind == ".parquet":
             return list(enumerate(pyarrow.parquet.read_table(path).to_pylist(), 1))
