@@ -27,7 +27,12 @@ from workbook.policies.load import Policy, load_policy
 from workbook.policies.models import seeded
 from workbook.policies.small import from_int8, make_model, make_tokenizer, to_int8
 from workbook.policies.worlds import world_file, world_seeds
-from workbook.probes.policy_report import GROUP_SIZE, GROUPS, PROMPTS, describe_start
+from workbook.probes.policy_report import (
+    START_GROUP_SIZE,
+    START_GROUPS,
+    START_PROMPTS,
+    describe_start,
+)
 from workbook.studies.making import EVAL_SEED, learn, train_supervised
 from workbook.tasks.worlds import World, world_of, worlds
 
@@ -110,7 +115,7 @@ def main() -> None:
         path = HERE / world.name / "members.json"
         path.parent.mkdir(exist_ok=True)
         about = {"made_by": "data/worlds/make_worlds.py", "world": asdict(world)}
-        about |= {"prompts": PROMPTS, "rollouts": [GROUPS, GROUP_SIZE]}
+        about |= {"prompts": START_PROMPTS, "rollouts": [START_GROUPS, START_GROUP_SIZE]}
         there = json.loads(path.read_text()) if path.exists() else {**about, "members": []}
         if (members := there.pop("members")) and there != about:
             raise SystemExit(

@@ -88,9 +88,9 @@ def test_an_experiment_by_hand(run_cells, small_model, tmp_path):
     write("reward", "score.py:scroe")
     refuses("questions.csv has no column prompt; its columns are question, answer")
     write("task", "own:capital.csv")
-    refuses("there is no data file 'capital.csv'")
+    refuses("data file='capital.csv' must be a file that exists")
     write("task", "own:capitals.csv")
-    refuses("score.py has no function 'scroe'; it has score")
+    refuses("must be a function of score.py, which has score")
     write("reward", "score.py:score")
     # the slider ends there
     expect(box).to_contain_text("capitals.csv: 12 prompts to train on.", timeout=SLOW)
@@ -98,7 +98,7 @@ def test_an_experiment_by_hand(run_cells, small_model, tmp_path):
     box.locator(".widget-label-basic", has_text="prompts as chat").locator("input").check()
     refuses("Switch “prompts as chat” off")
     write("model", "nowhere/at-all:x")
-    refuses("must be 'bundled'")
+    refuses("must be an existing folder or a hub id")
     write("model", str(small_model))
     assert chapter.python("form.controls['lora'].value") == 8, "adapters of a language model"
     # a slider over options

@@ -233,7 +233,7 @@ def test_the_table_waits_for_every_rule(folder, tmp_path):
         figures.arena_rows(folder=tmp_path)
 
 
-SMALL_ARENA = {"RULES": ("grpo", "ibpo"), "STEPS": (1.0, 2.0), "TUNED": 2}
+SMALL_ARENA = {"RULES": ("grpo", "ibpo"), "_STEPS": (1.0, 2.0), "TUNED": 2}
 
 
 @pytest.fixture

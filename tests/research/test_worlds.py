@@ -69,8 +69,8 @@ def apart(patch, folder: Path) -> None:
     }
     patch.setattr(named, "worlds", lambda: stated)
     patch.setattr(worlds, "COMMITTED", folder / "data")
-    patch.setattr(start, "_PROMPTS", 8)
-    patch.setattr(start, "_GROUPS", 4)
+    patch.setattr(start, "START_PROMPTS", 8)
+    patch.setattr(start, "START_GROUPS", 4)
     patch.setenv("WORKBOOK_CACHE", str(folder / "cache"))
     (folder / "data").mkdir(exist_ok=True)
 

@@ -461,7 +461,7 @@ def test_the_start_stands_there_where_policies_are_committed_for_the_levels():
     assert world_start("no_such_world").empty
     explorer = explore.explore_world()
     explorer.set(free_words=0, ways=4)
-    assert "ways is 4" in explorer.sentence.value
+    assert "ways=4 must be 1" in explorer.sentence.value
 
 
 def test_a_node_is_worth_the_mean_of_where_its_demonstrator_goes():

@@ -13,9 +13,9 @@ from workbook.rollouts.likelihood import FIELDS, context_logits
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import in_batches
 
-_PROMPTS = 256  # of exact values and likeliest completions
-_GROUPS = 64  # of the rollouts
-_GROUP_SIZE = 8
+START_PROMPTS = 256  # of exact values and likeliest completions
+START_GROUPS = 64  # of the rollouts
+START_GROUP_SIZE = 8
 _DECIDING_LOSS = 0.01  # of the best word's value: what sampling must lose in a context that counts
 
 
@@ -36,14 +36,16 @@ def describe_start(policy, task, seed: int) -> dict[str, float]:
     seed: of the prompts; those of other seeds modulo 8 differ.  Raises ValueError as `exact_values`
     does.
     """
-    rows = task.dataset(_PROMPTS, seed)
+    rows = task.dataset(START_PROMPTS, seed)
     value = expected_reward(policy, task, rows["prompt"][:]).mean()
     sampling = {"seed": seed, "max_new_tokens": task.longest}
     greedy = sample_rollouts(policy, task, rows, 1, top_k=1, **sampling).rewards.mean()
 
     # groups, as training would draw them
-    rollouts = sample_rollouts(policy, task, rows.select(range(_GROUPS)), _GROUP_SIZE, **sampling)
-    rewards = rollouts.rewards.view(_GROUPS, _GROUP_SIZE)
+    rollouts = sample_rollouts(
+        policy, task, rows.select(range(START_GROUPS)), START_GROUP_SIZE, **sampling
+    )
+    rewards = rollouts.rewards.view(START_GROUPS, START_GROUP_SIZE)
     values = exact_values(policy, task, rollouts)
     alive = rollouts.completion_mask.bool()  # (B, T)
     is_end = rollouts.completion_ids == policy.tokenizer.eos_token_id

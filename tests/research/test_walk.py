@@ -263,7 +263,7 @@ def test_what_has_no_exact_values_is_refused(cases):
 @pytest.fixture(scope="module")
 def shown() -> dict:
     """What the page for contributors makes, in fewer steps."""
-    page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     blocks = page.partition("## A world of your own")[2].split("```python\n")[1:]
     code = "".join(block.partition("```")[0] for block in blocks)
     code = (
