@@ -1,11 +1,11 @@
 # make lab       open the workbook, on working copies of its chapters (ARGS='--fresh 05': one anew)
 # make test      what a change must not break: the core, equality with TRL, three chapters, the form
-#                and the heatmap in a browser; six minutes on two cores, the install included
+#                and the heatmap in a browser
 # make audit     the studies and their second implementation: every row and every printed number
 # make chapters  all chapters in the smoke profile
 # make release   whatever else there is: all chapters in a browser, two processes, interrupts, Colab's
 #                list of packages, both ends of TRL, newer Pythons, the core without any extra
-# make check     the essentials, in two minutes
+# make check     the essentials of it
 # make book      run every chapter and render build/book/
 # make bench     what things cost, as ratios; nothing in it fails for being slow
 # make gpu       the tests that need a GPU
