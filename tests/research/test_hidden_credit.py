@@ -1,4 +1,4 @@
-"""Chapter 07: gaps in exact value against a regression, the whole study, its claims, live steps,
+"""Chapter 06: gaps in exact value against a regression, the whole study, its claims, live steps,
 and exercises.
 """
 

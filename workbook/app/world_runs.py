@@ -1,5 +1,5 @@
 """A unit of a world, one of its committed policies with prompts of its own, and a run of one credit
-rule on it: what the arena, chapter 07 and the studies of worlds train.
+rule on it: what the arena, chapter 06 and the studies of worlds train.
 
     run_rule(WorldUnit("third", 0), "dr_grpo", lr=1e-3)
 

@@ -1,4 +1,4 @@
-"""Cancelled share: what the other sign takes away from the push on a word (chapters 02, 05, 06 and
+"""Cancelled share: what the other sign takes away from the push on a word (chapters 02, 05 and
 10; C1 to C4).
 
 Terms: `workbook.probes.cancellation`. A word is *shared* here where it stands in rollouts of both

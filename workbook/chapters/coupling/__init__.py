@@ -1,4 +1,4 @@
-"""Token coupling in a policy: which token's update moves which other token (chapters 06, 10, 14; H2
+"""Token coupling in a policy: which token's update moves which other token (chapters 05, 10, 14; H2
 to H4, H10, R2).
 
 Terms: K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> is the output layer's *coupling*; a token is *below

@@ -1,4 +1,4 @@
-"""Explorers, live studies and exercises of chapters 06, 10 and 14: the policy in hand beside ten of
+"""Explorers, live studies and exercises of chapters 05, 10 and 14: the policy in hand beside ten of
 the family.
 """
 

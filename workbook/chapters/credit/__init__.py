@@ -1,4 +1,4 @@
-"""Hidden credit: whether tokens that an update boosts are worth more (chapter 07; H6 to H9, R1,
+"""Hidden credit: whether tokens that an update boosts are worth more (chapter 06; H6 to H9, R1,
 R4).
 
 Terms: a token's *value* is the expected reward once it is written; its *credit* is what it changed

@@ -1,4 +1,4 @@
-"""Chapters 07, 10 and 14: gaps in value after one step, under sliders, their figures, and values
+"""Chapters 06, 10 and 14: gaps in value after one step, under sliders, their figures, and values
 not known exactly.
 """
 

@@ -1,5 +1,5 @@
 """Credit recovered: what share of a step's movement is the credit that the policy gradient asks for
-(chapter 07).
+(chapter 06).
 
 Terms: *signal*, the push p (Q - V) that the policy gradient of the step's own prompts asks for, up
 to one constant of the batch; *own-prompt share of signal*, its part of the squared movement;

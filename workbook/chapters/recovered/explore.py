@@ -1,4 +1,4 @@
-"""Chapter 07's figures of credit recovered: measured curves, and one real step in its parts."""
+"""Chapter 06's figures of credit recovered: measured curves, and one real step in its parts."""
 
 from functools import cache
 

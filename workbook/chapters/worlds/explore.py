@@ -1,4 +1,4 @@
-"""Chapters 04 and 07: worlds under their dials, and rules in a world, run now over what was
+"""Chapters 04 and 06: worlds under their dials, and rules in a world, run now over what was
 measured there.
 """
 

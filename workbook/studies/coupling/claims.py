@@ -1,4 +1,4 @@
-"""Claims of chapter 06: which tokens couple (H2, R2), what a masked update moves (H3), how well the
+"""Claims of chapter 05: which tokens couple (H2, R2), what a masked update moves (H3), how well the
 output layer stands for the whole network (H4), and what Adam's first step hides (H10); whether both
 signs of a prompt oppose (H5).
 

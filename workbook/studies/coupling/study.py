@@ -1,4 +1,4 @@
-"""Study mass of chapter 06: where coupling goes by mass (H2), opposite signs (R2), and H3, H4 along
+"""Study mass of chapter 05: where coupling goes by mass (H2), opposite signs (R2), and H3, H4 along
 real training.
 
 Sums over pairs: `workbook.probes.pair_mass`.

@@ -1,4 +1,4 @@
-"""Claims of chapter 07: which tokens an update favours (H7, H8, H9, R1, R4), and where movement
+"""Claims of chapter 06: which tokens an update favours (H7, H8, H9, R1, R4), and where movement
 goes (H6).
 
 H7, H8, H9 and R4 are decided by the study `value_gap`: exact values, matched for position, one

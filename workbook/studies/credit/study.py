@@ -1,4 +1,4 @@
-"""The study of chapter 07 over policies and seeds: which tokens a step favours, by exact values
+"""The study of chapter 06 over policies and seeds: which tokens a step favours, by exact values
 (H7, H8, H9, R1, R4).
 
 What a gap is: `workbook.probes.value_gaps`. The step is plain SGD, so small that every change of
