@@ -104,6 +104,35 @@ def test_a_fresh_copy_keeps_the_old_one_beside_it(desk, capsys):
     assert len(list(desk.iterdir())) == 3, "an untouched copy is not kept"
 
 
+def test_a_former_name_leads_on_and_what_a_reader_wrote_under_it_stays(desk, monkeypatch):
+    former = {"04_then": "04_one", "05_then": "05_two"}
+    for name in former:
+        write_chapter(name, "6 * 7")
+    copies.update_copies(desk)
+    edit(desk / "04_then.ipynb", "mine = 1")
+    for name in former:
+        (chapters.NOTEBOOKS / f"{name}.ipynb").unlink()
+    for module in (chapters, copies):
+        monkeypatch.setattr(module, "FORMER_NAMES", former)
+
+    (sentence,) = copies.update_copies(desk)
+    assert sentence == "04_then.ipynb is yours and stays. Its chapter is now 04_one."
+    assert "mine = 1" in (desk / "04_then.ipynb").read_text()
+    signpost = nbformat.read(desk / "05_then.ipynb", as_version=4)
+    nbformat.validate(signpost)
+    assert [cell.source for cell in signpost.cells] == [
+        "# Moved\n\nThis chapter is now [05_two](05_two.ipynb)."
+    ]
+    assert copies.update_copies(desk) == [sentence], "a signpost counts as untouched"
+    assert [path.stem for path in chapters.find_chapters(["05_then"])] == ["05_two"]
+
+
+def test_what_replaces_a_former_chapter_is_there():
+    stems = {path.stem for path in chapters.find_chapters()}
+    assert set(chapters.FORMER_NAMES.values()) <= stems
+    assert not set(chapters.FORMER_NAMES) & stems
+
+
 @pytest.mark.parametrize("asked", [["--fresh", "05", "77"], ["--open", "77"]])
 def test_a_chapter_that_is_none_is_refused(desk, capsys, asked):
     assert __main__.main(["lab", *asked]) == 2

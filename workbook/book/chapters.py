@@ -18,6 +18,12 @@ ROOT = PACKAGE.parent
 NOTEBOOKS = ROOT / "notebooks"
 CELL_TIMEOUT_S = 3600
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+# {what a chapter was called: what holds it now}
+FORMER_NAMES = {
+    "05_token_flipping": "05_who_moves_a_token",
+    "06_token_coupling": "05_who_moves_a_token",
+    "07_hidden_credit": "06_what_a_token_is_worth",
+}
 
 
 class ChapterFailed(RuntimeError):
@@ -54,7 +60,10 @@ def read_chapters(names=None) -> dict:
 
 
 def find_chapters(names=None) -> list[Path]:
-    """The chapters in order, or the notebooks whose file name starts with one of `names`."""
+    """The chapters in order, or the notebooks whose file name starts with one of `names`.
+
+    A former name leads to the chapter that holds its text now.
+    """
     notebooks = find_notebooks(names)
     return notebooks if names else [path for path in notebooks if path.name[0].isdigit()]
 
@@ -67,7 +76,8 @@ def find_notebooks(names=None) -> list[Path]:
     notebooks = sorted(NOTEBOOKS.glob("*.ipynb"))
     if not notebooks:
         clone("The command chapters")
-    for name in names or ():
+    names = [FORMER_NAMES.get(name.removesuffix(".ipynb"), name) for name in names or ()]
+    for name in names:
         if not any(path.name.startswith(name) for path in notebooks):
             known = ", ".join(path.stem for path in notebooks)
             raise InvalidValue("chapter", name, f"the beginning of one of {known}")

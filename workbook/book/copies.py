@@ -5,7 +5,14 @@ import json
 import time
 from pathlib import Path
 
-from workbook.book.chapters import ROOT, find_notebooks, without_outputs
+from workbook.book.chapters import (
+    FORMER_NAMES,
+    ROOT,
+    describe,
+    find_notebooks,
+    read_chapters,
+    without_outputs,
+)
 from workbook.book.decoration import decorate
 from workbook.colab import repository
 
@@ -31,6 +38,26 @@ def update_copies(folder: Path | None = None) -> list[str]:
                 f"{chapter.stem} has changed since your copy was made. A fresh one, yours kept"
                 f" beside it: python -m workbook lab --fresh {chapter.stem}"
             )
+    return sentences + _lead_on(folder)
+
+
+def _lead_on(folder: Path) -> list[str]:
+    """Let copies under a former name lead to the chapter that holds their text now.
+
+    A copy that its reader ran or edited stays; the sentences returned say which chapter it is now.
+    """
+    present = [path.stem for path in find_notebooks()]
+    sentences = []
+    for former, name in FORMER_NAMES.items():
+        copy = folder / f"{former}.ipynb"
+        if not copy.exists() or name not in present:
+            continue
+        notebook = _read(copy)
+        title, _ = describe(read_chapters([name])[name], name)
+        if not _is_untouched(notebook):
+            sentences.append(f"{copy.name} is yours and stays. Its chapter is now {name}.")
+        else:
+            _write_signpost(copy, f"# Moved\n\nThis chapter is now [{title}]({name}.ipynb).")
     return sentences
 
 
@@ -67,6 +94,14 @@ def _write(chapter: Path, copy: Path) -> None:
     notebook = decorate(without_outputs(source), chapter.stem, repository())
     marks = {"chapter": _digest(source), "copy": _digest(notebook)}
     notebook["metadata"] = {**notebook["metadata"], "workbook": marks}
+    copy.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _write_signpost(copy: Path, text: str) -> None:
+    """Write a notebook of one sentence, marked as untouched."""
+    cell = {"cell_type": "markdown", "id": "moved", "metadata": {}, "source": [text]}
+    notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    notebook["metadata"] = {"workbook": {"copy": _digest(notebook)}}
     copy.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

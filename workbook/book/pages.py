@@ -21,7 +21,7 @@ import vl_convert
 from docutils.nodes import SkipNode
 
 from workbook.book.back_matter import glossary_page, references_page, self_test_page
-from workbook.book.chapters import ROOT, describe, without_outputs
+from workbook.book.chapters import FORMER_NAMES, ROOT, describe, without_outputs
 from workbook.book.decoration import decorate
 from workbook.book.forms import CONTROLS_TYPE, TOKENS_TYPE, form_html
 from workbook.colab import repository
@@ -86,6 +86,11 @@ _PAGES_README = (
     f"---\ntitle: {TITLE}\nsdk: static\napp_file: index.html\n---\n\nThe rendered book: open"
     " index.html.\n"
 )
+# the page of a chapter's former name
+_MOVED = (
+    '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={name}.html">'
+    '<title>Moved</title><p>This chapter is now <a href="{name}.html">{name}</a>.</p>\n'
+)
 
 
 def render_book(notebooks: dict, folder: Path) -> None:
@@ -121,6 +126,9 @@ def render_book(notebooks: dict, folder: Path) -> None:
         blank = json.dumps(without_outputs(notebook), indent=1, ensure_ascii=False)
         (folder / "_sources" / f"{name}.ipynb").write_text(blank, encoding="utf-8")
     _write_scripts(folder)
+    for former, name in FORMER_NAMES.items():
+        if name in notebooks:
+            (folder / f"{former}.html").write_text(_MOVED.format(name=name), encoding="utf-8")
     (folder / "README.md").write_text(_PAGES_README, encoding="utf-8")
     print(f"The book lies in {folder / 'index.html'}")
 
