@@ -82,10 +82,9 @@ def test_the_lock_is_what_make_lock_writes_and_names_no_index():
     assert not any("://" in line or line.startswith("-") for line in LOCK)
 
 
-def test_readme_counts_the_packages_of_the_core():
-    assert f" brings the core, {len(DEPENDENCIES)} packages: " in (ROOT / "README.md").read_text(
-        encoding="utf-8"
-    )
+def test_the_page_on_use_counts_the_packages_of_the_core():
+    page = (ROOT / "data" / "book" / "using.md").read_text(encoding="utf-8")
+    assert f" brings the core, {len(DEPENDENCIES)} packages: " in page
 
 
 def test_conda_only_wraps():

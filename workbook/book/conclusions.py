@@ -17,7 +17,6 @@ import pandas as pd
 from workbook.ledger import OPEN, format_effect, read_book, registered, row_of
 
 _ROW_NUMBER = re.compile(r"\{([^{}:]+)(:%)?\}")
-_FOLDED = "<details><summary>{number}. {says}</summary>\n\n{more}\n\n</details>"
 _CARD_GRID = (
     "display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 340px), 1fr)); gap:"
     " 12px"
@@ -67,15 +66,14 @@ class Shown(Finding):
     experiment: str = ""
 
     def more(self, chapters: str, evidence: str) -> str:
-        """What stands behind a click: links to the figure and, if any, to the experiment.
+        """Links to the chapter that shows it and, if it was measured, to its experiment.
 
         chapters, evidence: where they lie.
         """
-        figure = f"[{self.figure}]({chapters}{self.chapter}.ipynb)"
-        proof = "proved there"
-        if self.experiment:
-            proof = f"[experiment]({evidence}#{self.experiment})"
-        return f"{figure} · {proof}"
+        shown = f"[chapter {self.chapter[:2]}]({chapters}{self.chapter}.ipynb)"
+        if not self.experiment:
+            return f"{shown}, proved"
+        return f"{shown}, [evidence]({evidence}#{self.experiment})"
 
 
 @dataclass(frozen=True)
@@ -104,14 +102,14 @@ def read_findings() -> tuple[list[Shown], list[Decision]]:
 
 
 def findings_markdown(chapters: str = "notebooks/", evidence: str = "data/book/evidence.md") -> str:
-    """The findings, a line each; a click opens its figure and its experiment.
+    """The findings as a numbered list, each with links to its chapter and its experiment.
 
     chapters, evidence: where these lie, for links.
     """
     lines = []
     for number, one in enumerate(read_findings()[0], 1):
         more = one.more(chapters, evidence)
-        lines.append(_FOLDED.format(number=number, says=one.sentence(), more=more))
+        lines.append(f"{number}. {one.sentence()} ({more})")
     return "\n".join(lines)
 
 

@@ -50,7 +50,9 @@ them answer.</p>
 _HEATMAP_HTML = """<div class="tokens">{image}<script type="application/json">{state}</script></div>
 <script defer src="_static/heatmap.js"></script>"""
 # texts of data/book that get a page
-_BOOK_TEXTS = ("evidence", "claims", "losses", "scale")
+_BOOK_TEXTS = ("evidence", "using", "claims", "losses", "scale", "arena", "elsewhere")
+# how data/book/ leads to chapters and pictures, which lie beside its pages here
+_PAGE_LINK = re.compile(r"\(\.\./(?:\.\./notebooks|pictures)/")
 # where the cards stand on the first page
 _CARDS_MARK = "<!-- chapters -->"
 _SPHINX_CONFIG = {
@@ -142,7 +144,7 @@ def _list_pages() -> dict[str, str]:
     }
     for name in _BOOK_TEXTS:
         lists[name] = data_path("book", f"{name}.md").read_text(encoding="utf-8")
-    return {name: text.replace("(../../notebooks/", "(") for name, text in lists.items()}
+    return {name: _PAGE_LINK.sub("(", text) for name, text in lists.items()}
 
 
 def _write_scripts(folder: Path) -> None:
@@ -276,7 +278,8 @@ def _grid_values(control) -> list:
 
 def _index(notebooks: dict, lists: dict, source: Path) -> str:
     """The first page: data/book/front.md, and a card a chapter with its own picture."""
-    shutil.copy(ROOT / "data" / "pictures" / "hero.gif", source / "hero.gif")
+    for picture in (ROOT / "data" / "pictures").glob("*.[gps][inv][fg]"):
+        shutil.copy(picture, source)
     cards = [_chapter_card(name, notebook, source) for name, notebook in notebooks.items()]
     grid = "\n".join(["````{grid} 1 2 2 3", ":gutter: 3", "", *cards, "````"])
     names = "\n".join([*notebooks, *lists])
