@@ -19,9 +19,10 @@ from workbook.chapters.groups.explore import (
     OPENINGS,
     check_net_push,
     check_rloo,
-    check_shared_push,
     check_signs,
+    check_word_push,
 )
+from workbook.chapters.groups.toy import push_on_word
 from workbook.chapters.softmax.explore import check_coupling, check_rivals
 from workbook.theory import coupling_kernel, group_advantages, surrogate_weights
 
@@ -37,6 +38,15 @@ def net_push(baseline, sign=1, mean=False):
 
 def leave_one_out(rewards):
     return (rewards.sum() - rewards) / (len(rewards) - 1)
+
+
+def those_who_said(factor):
+    def push(word, said, advantages, p):
+        return sum(
+            a * factor(p) for other, a in zip(said, advantages, strict=True) if other == word
+        )
+
+    return push
 
 
 BEST = [1, -1, 1, 1, -1, 1, -1, -1]
@@ -98,11 +108,14 @@ def step_advantages(rewards, ids):
 
 
 ANSWERS = [
-    (check_shared_push, None, "Not answered"),
-    (check_shared_push, 0, "Right"),
-    (check_shared_push, 0.5, "alone"),
-    (check_shared_push, 1.0, "adds sizes"),
-    (check_shared_push, 7, "advantage times"),
+    (check_word_push, lambda word, said, advantages, p: None, "Not answered"),
+    (check_word_push, push_on_word, "Right"),
+    (check_word_push, lambda *group: push_on_word(*group) / 5, "their pushes add up"),
+    (check_word_push, lambda *group: -push_on_word(*group), "sign is turned round"),
+    (check_word_push, lambda w, said, a, p: sum(a) * (1 - p), "said another word push this one"),
+    (check_word_push, those_who_said(lambda p: 1 - p), "left out the rollouts"),
+    (check_word_push, those_who_said(lambda p: 1.0), "this is e alone"),
+    (check_word_push, lambda w, said, a, p: said.nothing, "AttributeError"),
     (check_rloo, lambda r, g: None, "Not answered"),
     (check_rloo, lambda r, g: group_advantages(r, g, "rloo"), "Right"),
     (check_rloo, lambda r, g: group_advantages(r, g, "dr_grpo"), "leave it out"),

@@ -264,7 +264,7 @@ def test_the_book_is_whole_without_a_kernel_and_without_the_net(shelf, tmp_path,
     assert all((tmp_path / "book" / picture).exists() for picture in pictures)
     assert len(re.findall(r'alt="Fig\. 0\.\d\. Reward', page)) == 3
     spec = gzip.decompress(b64decode(re.search('application/gzip">([^<]+)', page)[1])).decode()
-    assert re.search(r'alt="(Fig\. 0\.\d\. Where two)', page)[1] in spec, (
+    assert re.search(r'alt="(Fig\. 0\.\d\. Opposite advantages)', page)[1] in spec, (
         "what moves has its picture's number"
     )
     assert ">steps</th><td>7</td>" in page

@@ -25,9 +25,30 @@ from workbook.chapters.groups.toy import (
     draw_groups,
     make_policy,
     push_on_logits,
+    push_on_word,
+    sum_pushes,
 )
 from workbook.theory.advantages import group_advantages
 from workbook.theory.decomposition import expected_gain
+
+TWO = pd.DataFrame(
+    {
+        "group": 0,
+        "rollout": [0, 0, 0, 1, 1, 1],
+        "position": [0, 1, 2] * 2,
+        "token": ["start", "9", "now", "start", "8", "now"],
+        "advantage": [1.0] * 3 + [-1.0] * 3,
+        "logp": np.log([0.25, 0.7, 0.25, 0.25, 0.1, 0.25]),
+    }
+)
+
+
+def test_pushes_add_up_in_a_context_and_two_groups_share_none():
+    net = [0, 1, 0.75, 0, -1, -0.75]  # `start` cancels; behind `9` and `8` `now` stands alone
+    np.testing.assert_allclose(sum_pushes(TWO, push_on_word), net, atol=1e-12)
+    both = pd.concat([TWO, TWO.assign(group=1)], ignore_index=True)
+    np.testing.assert_allclose(sum_pushes(both, push_on_word), net * 2, atol=1e-12)
+
 
 ZERO_SUM = ["grpo", "dr_grpo", "rloo"]
 

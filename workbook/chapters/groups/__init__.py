@@ -14,12 +14,13 @@ _NAMES = {  # module: what it offers
     ),
     "chapters.groups.expected": "Word compute_mixed compute_parts push_moments",
     "chapters.groups.explore": (
-        "OPENINGS PART_SETTINGS check_net_push check_rloo check_shared_push check_signs"
-        " explore_gradients_meet explore_growing explore_mixed explore_parts"
+        "OPENINGS PART_SETTINGS check_net_push check_rloo check_signs check_word_push"
+        " draw_word_pushes explore_gradients_meet explore_growing explore_mixed explore_parts"
     ),
     "chapters.groups.toy": (
         "COMPARED SIGN_RULES WORDS assign_signs compute_gradients_meet compute_growing draw_groups"
-        " make_policy moved push_on_logits train_policy"
+        " make_policy moved push_on_logits push_on_word sum_pushes"
+        " train_policy"
     ),
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -6,7 +6,17 @@ import pandas as pd
 from workbook.chapters.groups.toy import CLASSES, PUSHED, SOURCES, WORDS
 from workbook.views.charts import curve_chart
 from workbook.views.figures import bars, by_sign, panels, rule, series
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, diverging, panel_title, titled
+from workbook.views.style import (
+    NEGATIVE,
+    NEUTRAL,
+    POSITIVE,
+    SERIES,
+    describe_rows,
+    diverging,
+    panel_title,
+    titled,
+)
+from workbook.views.tokens import token_strip
 
 COLORS = [SERIES[1], NEUTRAL, SERIES[0]]  # style, template, result
 _DASHES = [[6, 3], [2, 2], [1, 0]]
@@ -44,10 +54,24 @@ def gradients_meet_chart(table: pd.DataFrame) -> alt.LayerChart:
     )
     return titled(
         chart,
-        "Where two rollouts' gradients meet, and where they do not",
+        "Opposite advantages cancel on the shared word, and only there",
         "blue pushes a token up, orange down; outlined: the sum of both",
         "Bars: the push from rollout A, from rollout B, and their sum, on a shared token and on a"
         " token of each alone.",
+    )
+
+
+def word_pushes_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Draw rollouts as text, each word coloured by the sum of pushes on it.
+
+    table: a token table with a column push.
+    """
+    return titled(
+        token_strip(table, "push"),
+        "Before the error pushes cancel; after it every word of B is pushed down",
+        "colour: the sum of pushes on the word, of all rollouts in its context; blue: up; orange:"
+        " down",
+        describe_rows(table, "rollout", "position", "token", value="push", form="+.2f"),
     )
 
 

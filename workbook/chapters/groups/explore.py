@@ -1,5 +1,6 @@
 """Explorers and exercises of chapters 00, 02, 04 and 13: what a toy group pushes."""
 
+import altair as alt
 import numpy as np
 import torch
 
@@ -12,7 +13,10 @@ from workbook.chapters.groups.toy import (
     compute_gradients_meet,
     compute_growing,
     push_on_logits,
+    push_on_word,
+    sum_pushes,
 )
+from workbook.rollouts.example import ROLLOUTS, example_rollouts
 from workbook.theory.advantages import group_advantages
 from workbook.views.charts import describe_parts, signal_noise_chart
 from workbook.views.explorer import Explorer, menu, power_slider, slider
@@ -34,13 +38,13 @@ def explore_gradients_meet() -> Explorer:
     controls = {
         "advantage_a": slider(1.0, -1.0, 1.0, 0.05, "advantage of A"),
         "advantage_b": slider(-1.0, -1.0, 1.0, 0.05, "advantage of B"),
-        "p_shared": slider(0.5, 0.05, 0.95, 0.05, "probability of “so”"),
+        "p_shared": slider(0.25, 0.05, 0.95, 0.05, "probability of “start”"),
     }
     presets = {
         "two wrong answers for one right": {"advantage_b": -0.5},
         "B earned nothing": {"advantage_b": 0.0},
         "B a little better than average": {"advantage_b": 0.25},
-        "“so” nearly certain": {"p_shared": 0.95},
+        "“start” nearly certain": {"p_shared": 0.95},
     }
     return Explorer(
         compute_gradients_meet, charts.gradients_meet_chart, controls, describe, presets=presets
@@ -138,23 +142,55 @@ def explore_mixed() -> Explorer:
 # --- exercises
 
 
-def check_shared_push(answer: float | None) -> None:
-    """Check the net push on a shared token of p = 0.5 from the advantages 1, -0.25, -0.25, -0.5.
+def check_word_push(function) -> None:
+    """Check a function (word, said, advantages, p) -> sum of a group's pushes on the word's logit.
 
-    >>> check_shared_push(0.5)
-    Not quite: 0.5 is what the first rollout pushes alone; add the other three.
+    >>> check_word_push(lambda word, said, advantages, p: sum(advantages) * (1 - p))
+    Not quite: rollouts that said another word push this one by -p times their advantage.
     """
-    pushes = push_on_logits([0] * 4, [1, -0.25, -0.25, -0.5], [0.5, 0.5])[:, 0]
+    # five rollouts in one context; two say "9"
+    said = ["9", "8", "9", "1", "8"]
+    advantages = [1.0, -0.5, 0.75, -0.25, 0.5]
+    p = 0.6
+    is_word = np.array([word == "9" for word in said])
+    sizes = np.array(advantages)
+    right = push_on_word("9", said, advantages, p)
+    speakers = float(sizes[is_word].sum())
     mistakes = {
-        "{got:g} is what the first rollout pushes alone; add the other three.": pushes[0],
-        "{got:g} adds sizes; a negative advantage pushes the other way.": np.abs(pushes).sum(),
+        "rollouts that said another word push this one by -p times their advantage.": (
+            float(sizes.sum()) * (1 - p)
+        ),
+        "you left out the rollouts that said another word: they push by -p times theirs.": (
+            speakers * (1 - p)
+        ),
+        "this is e alone; the score is e - p.": speakers,
+        "this is the mean over the rollouts; their pushes add up.": right / len(said),
+        "every sign is turned round; a positive advantage pushes what was said up.": -right,
+        "this adds sizes; a negative advantage pushes the other way.": float(
+            np.abs(sizes * (is_word - p)).sum()
+        ),
     }
-    praise = (
-        "Right: every rollout pushes by its advantage times the same (1 - p), and the advantages"
-        " sum to 0."
-    )
-    otherwise = "{got:g}. Each rollout pushes by its advantage times (1 - p); add the four."
-    grade(answer_of(answer), pushes.sum(), mistakes, praise, otherwise=otherwise)
+    praise = "Right: every rollout pushes by its advantage times e - p, and the pushes add up."
+    grade(answer_of(function, "9", said, advantages, p), right, mistakes, praise)
+
+
+def draw_word_pushes(function=None) -> alt.LayerChart:
+    """Draw A and B of the book's prompt, each word coloured by the sum of pushes on it.
+
+    function: a reader's `push_on_word`; the workbook's own where it is None, fails or returns None.
+    """
+    tokens = example_rollouts().token_table()
+    pushes = None
+    if function is not None:
+        try:
+            pushes = sum_pushes(tokens, function)
+        except Exception:  # of a reader's unfinished function
+            pushes = None
+    print("Drawn with", "your function." if pushes is not None else "the workbook's push_on_word.")
+    if pushes is None:
+        pushes = sum_pushes(tokens, push_on_word)
+    names = tokens["rollout"].map(dict(enumerate(ROLLOUTS)))
+    return charts.word_pushes_chart(tokens.assign(rollout=names, push=pushes))
 
 
 def check_rloo(function) -> None:

@@ -19,6 +19,7 @@ N groups, G rollouts in each, V words in a softmax.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,8 +39,8 @@ CLASSES = list(WORDS)
 COMPARED = ["grpo", "dr_grpo", "rloo", "reinforce", "positive_only"]
 SIGN_RULES = ["by reward", "shuffled", "all positive"]
 PROMPTS = 4  # levels of difficulty that the groups of a batch go through
-# tokens of two rollouts, A `so 9` and B `so 8`, and where the pushes on them come from
-PUSHED = ["“so”, in A and in B", "“9”, in A only", "“8”, in B only"]
+# tokens of the book's two rollouts, A and B, and where the pushes on them come from
+PUSHED = ["“start”, in A and in B", "“9”, in A only", "“8”, in B only"]
 SOURCES = ["from A", "from B", "net"]
 
 
@@ -64,6 +65,45 @@ def push_on_logits(
     drawn = np.eye(p.shape[-1])[np.asarray(tokens)]  # e, (*N, G, V)
     scores = drawn - p[..., None, :]
     return np.asarray(advantages, dtype=float)[..., None] * scores
+
+
+def push_on_word(word: str, said: Sequence[str], advantages: Sequence[float], p: float) -> float:
+    """Sum a group's pushes on one word's logit in one context, sum_i A_i ([said_i = word] - p).
+
+    said: what each rollout says in the context.
+    advantages: of these rollouts.
+    p: probability of the word.
+
+    >>> push_on_word("start", ["start", "start"], [1.0, -1.0], 0.25)
+    0.0
+    """
+    total = 0.0
+    for other, advantage in zip(said, advantages, strict=True):
+        e = 1.0 if other == word else 0.0
+        total += advantage * (e - p)
+    return total
+
+
+def sum_pushes(
+    tokens: pd.DataFrame, push: Callable[[str, Sequence[str], Sequence[float], float], float]
+) -> Float[np.ndarray, " N"]:
+    """The sum of pushes on each of N tokens: of its own rollout and of all in the same context.
+
+    tokens: a token table with the columns group, rollout, position, token, advantage and logp.
+    push: takes what `push_on_word` takes.
+    """
+    # rollouts are in one context as long as all words before are the same
+    before = tokens.groupby(["group", "rollout"])["token"].transform(
+        lambda words: [" ".join(words[:place]) for place in range(len(words))]
+    )
+    sums = np.zeros(len(tokens))
+    for _, places in tokens.groupby([tokens["group"], before]).indices.items():
+        here = tokens.iloc[places]
+        said = here["token"].tolist()
+        advantages = here["advantage"].tolist()
+        for place, word, logp in zip(places, said, here["logp"], strict=True):
+            sums[place] = float(push(word, said, advantages, math.exp(logp)))
+    return sums
 
 
 @dataclass(frozen=True)
@@ -218,19 +258,19 @@ def assign_signs(
 
 
 def compute_gradients_meet(
-    advantage_a: float = 1.0, advantage_b: float = -1.0, p_shared: float = 0.5
+    advantage_a: float = 1.0, advantage_b: float = -1.0, p_shared: float = 0.25
 ) -> pd.DataFrame:
-    """Tabulate the pushes of two rollouts on their shared token and on each one's own.
+    """Tabulate the pushes of rollouts A and B on their shared token and on each one's own.
 
     Columns token (of PUSHED), source (of SOURCES), push.
 
-    p_shared: probability of the shared token; `9` and `8` have 0.4 each.
+    p_shared: probability of `start`; `9` has 0.75 and `8` 0.05, about as in the example's policy.
     """
     require_range(0, 1, closed=False, p_shared=p_shared)
     advantages = [advantage_a, advantage_b]
-    # both draw `so`; then A draws `9` and B draws `8`: (2 rollouts, V)
+    # both draw `start`; at the first result A draws `9` and B draws `8`: (2 rollouts, V)
     opening = push_on_logits([0, 0], advantages, [p_shared, 1 - p_shared])
-    result = push_on_logits([0, 1], advantages, [0.4, 0.4, 0.2])
+    result = push_on_logits([0, 1], advantages, [0.75, 0.05, 0.2])
     rows = []
     for token, (a, b) in zip(PUSHED, (opening[:, 0], result[:, 0], result[:, 1]), strict=True):
         for source, push in zip(SOURCES, (a, b, a + b), strict=True):
