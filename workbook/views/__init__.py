@@ -16,6 +16,10 @@ _NAMES = {
     "views.measured": "measured_table",
     "views.memory": "memory_bars",
     "views.predicting": "calibration predict reveal",
+    "views.schematics": (
+        "draw_continuations draw_cuts draw_grpo_step draw_merging_paths draw_paired_runs draw_pairs"
+        " draw_qlora draw_reference_pull draw_reuse draw_routes draw_shared_weights draw_step_parts"
+    ),
     "views.style": "enable_charts",
     "views.tokens": "explained_chart token_strip",
 }
