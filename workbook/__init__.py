@@ -14,6 +14,7 @@ from workbook.places import lazy_names
 _NAMES = {
     "book.back_matter": "grade_choice",
     "policies.load": "load_policy",
+    "probes.noise": "noise_share",
     "probes.step": "matched_lr",
     "rollouts.example": (
         "ANSWER PROMPT ROLLOUTS TASK example_group example_policy example_rollouts running_values"
@@ -26,6 +27,7 @@ _NAMES = {
     "tasks": "get_task own_task",
     "chapters.hypothesis": "check_hypothesis",
     "training.config": "RunConfig",
+    "views.batches": "draw_batch",
     "app.runs": "start_run",
     "app.sweeps": "runs",
     "views.charts": "intervals_chart",

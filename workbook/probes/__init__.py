@@ -29,6 +29,7 @@ _NAMES = {  # module: what it offers
     "probes.minibatches": (
         "cancelled_in_steps gradient_gram minibatch_displacement sign_shared_words"
     ),
+    "probes.noise": "noise_share",
     "probes.pair_mass": "opposed_signs pair_sums",
     "probes.pairs": "cancellation_by_pair",
     "probes.readings": "Readings",

@@ -19,10 +19,10 @@ after it with probability Q_y, in a context of value V,
 whoever shares a mini-batch: the distance between two ways falls with the square of the learning
 rate. Clipping, momentum and Adam part them at the first power.
 
-Letters: B rollouts, T tokens, C contexts, D trained weights.
+Letters: B rollouts, T tokens, C contexts, D trained weights, L numbers of a sketch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import pandas as pd
 import torch
@@ -76,28 +76,53 @@ def gradient_gram(
         advantages = advantages[:, None]
     pushes = (pushing * advantages).to(policy.model.device)  # (B, T)
 
-    count = sum(p.numel() for p in weights)
-    length = min(count, SKETCHED)
-    signs = _random_signs(count, seed) if count > length else None
-    gradients = torch.zeros(len(rollouts), length)  # a row per rollout
+    sketch = Sketch(weights, seed)
+    gradients = torch.zeros(len(rollouts), sketch.length)  # a row per rollout
     with torch.enable_grad(), evaluating(policy.model):
         for row in progress(pushes.any(1).nonzero().squeeze(1).tolist(), "gradients"):
             logps = scores(policy.model, rollouts.select([row]).to(policy.model.device))[0]  # (T,)
             objective = (pushes[row] * logps).sum()
             parts = torch.autograd.grad(objective, weights, materialize_grads=True)
-            gradient = torch.cat([part.flatten().float().cpu() for part in parts])
-            if signs is not None:
-                # weight k falls into bucket k modulo the number of buckets
-                padded = torch.nn.functional.pad(gradient * signs, (0, -count % length))
-                gradient = padded.reshape(-1, length).sum(0)
-            gradients[row] = gradient
+            gradients[row] = sketch(parts)
     return gradients @ gradients.T
 
 
-def _random_signs(count: int, seed: int) -> Int[Tensor, " n"]:
-    """Signs 1 or -1, each as likely."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 2, (count,), generator=generator, dtype=torch.int8) * 2 - 1
+class Sketch:
+    """Gradients as rows of SKETCHED numbers or fewer, whose inner products are the gradients'.
+
+    Up to SKETCHED weights a row is the gradient itself; of more, each weight gets a random sign and
+    falls into a bucket, whose weights are added up. Inner products then are right on average.
+
+    Attributes: length, of a row.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], seed: int = 0):
+        self.count = sum(p.numel() for p in weights)
+        self.length = min(self.count, SKETCHED)
+        self.signs = None
+        if self.count > self.length:
+            generator = torch.Generator().manual_seed(seed)
+            signs = torch.randint(0, 2, (self.count,), generator=generator, dtype=torch.int8)
+            self.signs = signs * 2 - 1
+
+    def __call__(self, parts: Iterable[Tensor]) -> Float[Tensor, " L"]:
+        """The row of a gradient, given part by part in the order of the weights."""
+        row = torch.zeros(self.length)
+        start = 0
+        for part in parts:
+            flat = part.detach().flatten().float().cpu()
+            end = start + len(flat)
+            if self.signs is None:
+                row[start:end] = flat
+            else:
+                # weight k falls into bucket k modulo the number of buckets
+                before = start % self.length
+                after = -(before + len(flat)) % self.length
+                signed = flat * self.signs[start:end]
+                padded = torch.nn.functional.pad(signed, (before, after))
+                row += padded.reshape(-1, self.length).sum(0)
+            start = end
+        return row
 
 
 def cancelled_in_steps(

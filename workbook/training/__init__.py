@@ -8,6 +8,7 @@ _NAMES = {  # module: what it offers
     "training.checks": "problems",
     "training.config": "CancellationConfig RunConfig",
     "training.credit_calls": "credit_call",
+    "training.layout": "batch_layout",
     "training.loop": "LoopConfig train",
     "training.optimizers": "optimizer_of",
     "training.trainer": "CancellationTrainer",

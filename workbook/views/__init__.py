@@ -4,6 +4,7 @@ from workbook.places import lazy_names
 
 # module: what it offers
 _NAMES = {
+    "views.batches": "draw_batch noise_share_chart",
     "views.chapter_map": "book_path meeting_paths_chart",
     "views.charts": (
         "checked curve_chart describe_parts fold intervals_chart parts_table reward_before_after"
