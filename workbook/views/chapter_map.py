@@ -4,92 +4,59 @@ import altair as alt
 import pandas as pd
 
 from workbook.messages import require_one_of
-from workbook.views.charts import PART_COLORS
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, finish, require_columns
+from workbook.views.sketch import SMALL, Sketch
+from workbook.views.style import ACCENT, NEUTRAL, POSITIVE, finish, require_columns
 
-# {part of a step, or coupling, by which some of each comes: colour}
-_PART_COLORS = {
-    "signal": PART_COLORS[0],
-    "noise": PART_COLORS[4],
-    "bias": PART_COLORS[2],
-    "coupling": "#9a9a9a",
-    "the whole": "#ffffff",
+# {stretch of the way, as its lines: {chapter: what it is about}}
+STRETCHES = {
+    "a toy": {"00": "why", "01": "softmax", "02": "a group", "03": "weights"},
+    "a policy\nyou can\nknow": {
+        "04": "GRPO",
+        "05": "who moves",
+        "06": "worth",
+        "07": "teaches",
+        "08": "batches",
+        "09": "drift",
+    },
+    "your\nmodel": {"10": "real LLM", "11": "one GPU", "12": "your run"},
+    "what to\nbelieve": {"13": "advice", "14": "papers"},
 }
-# {chapter: (what it does with the prompt, the part of a step that it treats most)}
-STATIONS = {
-    "00": ("its\npush", "the whole"),
-    "01": ("its\ncoupling", "coupling"),
-    "02": ("its\ngroup", "signal"),
-    "03": ("its\nweights", "bias"),
-    "04": ("its\npolicy", "signal"),
-    "05": ("who\nmoves it", "coupling"),
-    "06": ("its\nvalue", "signal"),
-    "07": ("what\nteaches", "noise"),
-    "08": ("its mini-\nbatch", "coupling"),
-    "09": ("its\nlosses", "bias"),
-    "10": ("a real\nmodel", "the whole"),
-    "11": ("one\nGPU", "the whole"),
-    "12": ("your\nrun", "the whole"),
-    "13": ("what to\ndo", "the whole"),
-    "14": ("the\npapers", "the whole"),
-}
-HEIGHT = 132
-# pixels from the middle to a station
-RISE = 18
+STATIONS = {chapter: word for part in STRETCHES.values() for chapter, word in part.items()}
+# pixels of a station, and from one to the next
+_WIDE, _HIGH, _COLUMN, _ROW = 92, 48, 98, 62
+# {stretch: (row, column of its name)}
+_PLACES = dict(zip(STRETCHES, [(0, 0), (1, 0), (2, 0), (2, 4)], strict=True))
 
 
 def book_path(here: str | None = None) -> alt.LayerChart:
-    """The chapters as stations of a path, coloured by the part of a step that they treat.
+    """The chapters as stations of a path in four stretches, the present one filled.
 
     here: the chapter where the reader is.  Raises ValueError for a chapter that does not exist.
     """
     if here is not None:
         require_one_of("here", here, STATIONS)
-    rows = [(chapter, does, part) for chapter, (does, part) in STATIONS.items()]
-    table = pd.DataFrame(rows, columns=["chapter", "does", "part"])
-    # stations stand above and below the middle in turn
-    table["place"] = range(len(table))
-    table["y"] = [RISE if place % 2 else -RISE for place in table["place"]]
-    is_here = table["chapter"] == here
-    table["size"] = is_here.map({True: 700, False: 330})
-    table["edge"] = is_here.map({True: NEGATIVE, False: NEUTRAL})
-    is_light = table["part"].isin(["coupling", "the whole"])
-    table["ink"] = is_light.map({True: "black", False: "white"})
-    x = alt.X("place:Q", axis=None, scale=alt.Scale(domain=[-0.6, len(table) - 0.4], nice=False))
-    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-HEIGHT / 2, HEIGHT / 2], nice=False))
-    base = alt.Chart(table).encode(x=x, y=y)
-    way = base.mark_line(interpolate="monotone", color="#c8c8c8", strokeWidth=6)
-    legend = alt.Legend(title=None, orient="bottom", symbolType="circle", symbolStrokeColor=NEUTRAL)
-    colors = alt.Scale(domain=[*_PART_COLORS], range=[*_PART_COLORS.values()])
-    dots = base.mark_circle(opacity=1, strokeWidth=3).encode(
-        size=alt.Size("size:Q", scale=None),
-        color=alt.Color("part:N", scale=colors, legend=legend),
-        stroke=alt.Stroke("edge:N", scale=None),
-    )
-    numbers = base.mark_text(fontWeight="bold").encode(
-        text="chapter:N", color=alt.Color("ink:N", scale=None)
-    )
-    # above a station or below it, on the side that the path leaves free
-    words = []
-    for side, shift in ((">", -38), ("<", 26)):
-        text = base.transform_filter(f"datum.y {side} 0").mark_text(
-            lineBreak="\n", lineHeight=13, color="black", baseline="middle", dy=shift
-        )
-        words.append(text.encode(text="does:N"))
-    title = "The way through the book"
-    if here:
-        title = f"You are here: {here}, {STATIONS[here][0]}"
-    return finish(
-        alt.layer(way, dots, numbers, *words).configure_view(strokeOpacity=0),
-        title.replace("-\n", "-").replace("\n", " "),
-        "what each chapter does with 5 - 6 + 3 =; a step is signal + noise + bias, some of it by"
-        " coupling",
-        "; ".join(
-            f"{name}: {', '.join(table.loc[table['part'] == name, 'chapter'])}"
-            for name in _PART_COLORS
-        ),
-        height=HEIGHT,
-    ).properties(usermeta={"figure": False})
+    sketch = Sketch(height=3 * _ROW)
+    for name, stations in STRETCHES.items():
+        row, column = _PLACES[name]
+        middle = row * _ROW + _ROW / 2
+        left = 6 + _COLUMN * column
+        sketch.text(left, middle, name, SMALL, bold=True, align="left")
+        for place, (chapter, word) in enumerate(stations.items()):
+            x = left + _COLUMN * (place + 1)
+            is_here = chapter == here
+            fill, ink = (ACCENT, "white") if is_here else ("#f1f1f1", "black")
+            if place:
+                sketch.line((x - 8, middle), (x + 2, middle))
+            sketch.box(x, middle - _HIGH / 2, _WIDE, _HIGH, fill=fill, edge=ACCENT, on_top=True)
+            sketch.text(x + _WIDE / 2, middle - 11, chapter, SMALL, ink, bold=True)
+            sketch.text(x + _WIDE / 2, middle + 11, word, 16, ink)
+    title = f"You are here: {here}, {STATIONS[here]}" if here else "The way through the book"
+    lines = [
+        f"{' '.join(name.split())}: {', '.join(f'{key} {word}' for key, word in part.items())}"
+        for name, part in STRETCHES.items()
+    ]
+    chart = sketch.chart(title, "; ".join(lines))
+    return chart.properties(usermeta={"figure": False})
 
 
 def meeting_paths_chart(table: pd.DataFrame) -> alt.LayerChart:
