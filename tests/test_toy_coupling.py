@@ -158,6 +158,21 @@ def test_explorers_draw_follow_reset_and_give_their_state_as_code(name):
     assert charts.learning_rate_chart(compute_learning_rates([0.0, 1.0])).to_dict()
 
 
+@pytest.mark.parametrize(
+    ("mine", "whose", "value"),
+    [
+        (None, "the workbook's", "now of A, now of B: +1.00"),
+        (lambda hidden, logits, tokens: None, "the workbook's", "now of A, now of B: +1.00"),
+        (lambda hidden, logits, tokens: 1 / 0, "the workbook's", "now of A, now of B: +1.00"),
+        (lambda h, z, y: torch.eye(len(y)), "your function", "now of A, now of B: +0.00"),
+    ],
+)
+def test_a_readers_coupling_draws_or_the_workbooks_does(mine, whose, value, capsys):
+    chart = explore.draw_example_coupling(mine).to_dict()
+    assert f"Drawn with {whose}" in capsys.readouterr().out
+    assert value in chart["description"]
+
+
 @pytest.fixture(scope="module")
 def sampled(policy, task):
     return policy, sample_rollouts(policy, task, 2, 8, seed=0, max_new_tokens=48)

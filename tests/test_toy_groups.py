@@ -16,7 +16,11 @@ from workbook.chapters.groups.expected import (
     compute_parts,
     push_moments,
 )
-from workbook.chapters.groups.explore import explore_growing, explore_parts
+from workbook.chapters.groups.explore import (
+    draw_word_pushes,
+    explore_growing,
+    explore_parts,
+)
 from workbook.chapters.groups.toy import (
     CLASSES,
     COMPARED,
@@ -48,6 +52,21 @@ def test_pushes_add_up_in_a_context_and_two_groups_share_none():
     np.testing.assert_allclose(sum_pushes(TWO, push_on_word), net, atol=1e-12)
     both = pd.concat([TWO, TWO.assign(group=1)], ignore_index=True)
     np.testing.assert_allclose(sum_pushes(both, push_on_word), net * 2, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("mine", "whose", "first"),
+    [
+        (None, "the workbook's", "A, 0, start: +0.00"),
+        (lambda *_: None, "the workbook's", "A, 0, start: +0.00"),
+        (lambda *_: 1 / 0, "the workbook's", "A, 0, start: +0.00"),
+        (lambda *_: 0.5, "your function", "A, 0, start: +0.50"),
+    ],
+)
+def test_a_readers_function_draws_or_the_workbooks_does(mine, whose, first, capsys):
+    chart = draw_word_pushes(mine).to_dict()
+    assert f"Drawn with {whose}" in capsys.readouterr().out
+    assert first in chart["description"]
 
 
 ZERO_SUM = ["grpo", "dr_grpo", "rloo"]

@@ -10,7 +10,9 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.softmax.charts": "cells_chart learning_rate_chart",
-    "chapters.softmax.explore": "check_coupling check_rivals explore_map explore_pair",
+    "chapters.softmax.explore": (
+        "check_coupling check_rivals draw_example_coupling explore_map explore_pair"
+    ),
     "chapters.softmax.toy": (
         "READS TRAINED compute_learning_rates compute_map coupling_parts make_pair map_verdict"
         " real_step"

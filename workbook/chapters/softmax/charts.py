@@ -5,73 +5,117 @@ import pandas as pd
 
 from workbook.chapters.softmax.toy import CONTEXTS, GRID, SOURCES
 from workbook.theory.coupling import BELOW_HALF
-from workbook.views.figures import bars, cells, forest, panels, rule, series
-from workbook.views.style import NEUTRAL, SERIES, diverging, panel_title, titled
+from workbook.views.figures import cells, forest, panels, rule, series
+from workbook.views.style import (
+    NEUTRAL,
+    SERIES,
+    describe_rows,
+    diverging,
+    panel_title,
+    titled,
+)
 
 SIDE = 256  # pixels of a square map; two are as wide as a page's text
 
 
 def pair_chart(
-    moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFrame
-) -> alt.VConcatChart:
-    """Draw what one step does to both tokens, K, and the words that make up <e - p, e - p>."""
-    rows = [f"{context}, {source}" for context in CONTEXTS for source in SOURCES]
-    steps = _signed_bars(
-        moves,
-        alt.Y("row:N", sort=rows, title=None).axis(labelLimit=200),
-        alt.X("dlogp:Q", title="dlogp (nats, bars end at ±2)").scale(domain=[-2, 2], clamp=True),
-        outlined=f"datum.source === '{SOURCES[2]}'",
-        shown=["token", "source"],
-        height=alt.Step(28),
-        title="change of both tokens' log-probability",
-    )
-    couplings = cells(
-        kernel,
-        alt.X("by:N", title=None).axis(orient="top", labelAngle=0),
-        alt.Y("moved:N", title="moves"),
-        alt.Color("K:Q", legend=None).scale(diverging(1)),
-        alt.Text("K:Q", format="+.3f"),
-        dark="abs(datum.K) > 0.8",
-        size=15,
-        width=188,
-        height=160,
-        title="K: dlogp per lr and advantage",
-    )
-    products = _signed_bars(
-        coordinates,
-        alt.Y("word:N", sort=None, title=None).axis(minExtent=160),
-        alt.X("product:Q", title="what the word adds to the product of both e − p").scale(
-            domain=[-1, 1], clamp=True
-        ),
-        height=alt.Step(40),
-        title="product of both scores, word by word",
-    )
+    moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFrame, states: pd.DataFrame
+) -> alt.HConcatChart:
+    """Draw both hidden states, the product of both scores word by word, and what one step moves.
+
+    The coupling (table `kernel`) is the product of the first two panels' numbers.
+    """
     return panels(
-        [alt.hconcat(steps, couplings, spacing=30), products],
-        "One step on the output layer, and what it does to both tokens",
-        "blue and +: more likely; orange and −: less likely",
-        "Bars: change of both log-probabilities, predicted and real. Squares: K. Bars below:"
-        " contributions of the words to the product of both scores.",
-        spacing=24,
-        vertical=True,
+        [_states_panel(states), _scores_panel(coordinates), _moves_panel(moves)],
+        "A step moves a word in another context as far as contexts and scores are alike",
+        "blue: up; orange: down; tick: first-order forecast; the coupling K is the product of both"
+        " numbers",
+        "Arrows: both hidden states. Bars: what each word adds to the product of both scores, and"
+        " the change of both log-probabilities.",
+        spacing=26,
     )
 
 
-def _signed_bars(table: pd.DataFrame, y: alt.Y, x: alt.X, **look) -> alt.LayerChart:
-    """Bars coloured around zero, the number of each at the right of the panel."""
-    numbers = alt.Chart(table).mark_text(align="left", dx=6)
-    numbers = numbers.encode(y=y, x=alt.value("width"), text=alt.Text(x.shorthand, format="+.3f"))
+_PANEL_HEIGHT = 150
+
+
+def _states_panel(states: pd.DataFrame) -> alt.LayerChart:
+    """Two arrows from one point, and their inner product."""
+    reach = alt.Scale(domain=[-1.25, 1.25], nice=False)
+    x = alt.X("x:Q", scale=reach, axis=None)
+    y = alt.Y("y:Q", scale=reach, axis=None)
+    ends = alt.Chart(states).encode(x=x, y=y)
+    origin = {"x2": alt.datum(0), "y2": alt.datum(0)}
+    shafts = ends.mark_rule(strokeWidth=3, color=NEUTRAL).encode(**origin)
+    names = ends.mark_text(fontSize=15, fontWeight="bold", dx=9, dy=-9).encode(text="context:N")
+    sums = alt.Chart(states).transform_filter(f"datum.context === '{CONTEXTS[0]}'")
+    sums = sums.transform_calculate(says="'inner product ' + format(datum.product, '+.2f')")
+    number = sums.mark_text(fontSize=12, fontWeight="bold").encode(
+        x=alt.value(75), y=alt.value(_PANEL_HEIGHT - 6), text="says:N"
+    )
+    layers = alt.layer(shafts, ends.mark_circle(size=70, color=NEUTRAL), names, number)
+    return layers.properties(
+        width=150, height=_PANEL_HEIGHT, title=panel_title("contexts: hidden states")
+    )
+
+
+def _scores_panel(coordinates: pd.DataFrame) -> alt.LayerChart:
+    """What each word adds to the inner product of both scores, and the sum."""
+    rows = [*coordinates["word"], "inner product"]
+    y = alt.Y("word:N", title=None).scale(domain=rows)
+    x = alt.X("product:Q", title="part of it").scale(domain=[-1, 1], clamp=True)
+    sums = alt.Chart(coordinates).transform_aggregate(total="sum(product)")
+    number = sums.mark_text(align="left", dx=4, fontSize=12, fontWeight="bold").encode(
+        x=alt.datum(0), y=alt.datum("inner product"), text=alt.Text("total:Q", format="+.2f")
+    )
+    return _signed_bars(coordinates, y, x, "scores e − p, word by word", over=[number])
+
+
+def _moves_panel(moves: pd.DataFrame) -> alt.LayerChart:
+    """The real step's change of both log-probabilities, with a tick at the first-order forecast."""
+    y = alt.Y("token:N", sort=None, title=None)
+    x = alt.X("dlogp:Q", title="log-probability, nats").scale(domain=[-1.5, 1.5], clamp=True)
+    forecast = alt.Chart(moves).transform_filter(f"datum.source === '{SOURCES[0]}'")
+    forecast = forecast.mark_tick(color="black", thickness=2.5, size=30).encode(y=y, x=x)
+    real = f"datum.source === '{SOURCES[2]}'"
+    return _signed_bars(moves, y, x, "what the step moves", where=real, over=[forecast])
+
+
+def _signed_bars(
+    table: pd.DataFrame, y: alt.Y, x: alt.X, title: str, where: str = "true", over=()
+) -> alt.LayerChart:
+    """Bars coloured around zero, each with its number on the other side of zero."""
+    base = alt.Chart(table).transform_filter(where).encode(y=y)
     color = alt.Color(x.shorthand, legend=None).scale(diverging(1))
-    return bars(
+    drawn = base.mark_bar(height=20).encode(
+        x=x.axis(tickCount=3), color=color, tooltip=[alt.Tooltip(x.shorthand, format="+.3f")]
+    )
+    numbers = []
+    for side, align, shift in ((">=", "right", -4), ("<", "left", 4)):
+        text = base.transform_filter(f"datum.{x.shorthand[:-2]} {side} 0")
+        text = text.mark_text(align=align, dx=shift, fontSize=12)
+        numbers.append(text.encode(x=alt.datum(0), text=alt.Text(x.shorthand, format="+.2f")))
+    layers = alt.layer(rule(0, "x", color="black"), drawn, *over, *numbers)
+    return layers.properties(width=150, height=_PANEL_HEIGHT, title=panel_title(title))
+
+
+def example_coupling_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Draw the coupling of A's words with B's as a cosine: columns a, b and cosine."""
+    chart = cells(
         table,
-        y,
-        x,
-        color=color,
-        over=[numbers],
-        mark={"height": 20},
-        form="+.5f",
-        width=228,
-        **look,
+        alt.X("b:N", sort=None, title=None).axis(orient="top", labelAngle=0),
+        alt.Y("a:N", sort=None, title=None),
+        alt.Color("cosine:Q", legend=None).scale(diverging(1)),
+        alt.Text("cosine:Q", format="+.2f"),
+        dark="abs(datum.cosine) > 0.8",
+        size=15,
+        height=170,
+    )
+    return titled(
+        chart,
+        "“now” of A couples with “now” of B as with itself; “9” and “8” are rivals",
+        "coupling of each pair as a cosine; blue: they move together; orange: against each other",
+        describe_rows(table, "a", "b", value="cosine", form="+.2f"),
     )
 
 
@@ -116,7 +160,7 @@ def coupling_map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChar
         charts.append(layers.properties(width=SIDE, height=SIDE, title=panel_title(title)))
     return panels(
         charts,
-        "Coupling K of two tokens, by how sure the model is of each",
+        "Sure words couple with nothing, different words only where they are rivals",
         "blue and +: pushed the same way; orange and −: against each other; diamond: your setting;"
         " dashed: p = 0.5",
         "Two heat maps over the probabilities of A's and B's token: the same token, and different"
@@ -174,7 +218,7 @@ def cells_chart(table: pd.DataFrame) -> alt.LayerChart:
     )
     return titled(
         chart,
-        "Coupling of real token pairs, by confidence",
+        "In a trained policy equal words below one half couple most",
         "points: means; lines: 95% bootstrap intervals over prompts",
         "Points: mean size of the coupling for pairs of the same and of different tokens, in one or"
         " two contexts.",

@@ -2,15 +2,23 @@
 
 import math
 
+import altair as alt
+import pandas as pd
 import torch
 
 from workbook.chapters.grading import UNANSWERED, answer_of, grade, settings_fault
-from workbook.chapters.softmax.charts import coupling_map_chart, pair_chart
+from workbook.chapters.softmax.charts import (
+    coupling_map_chart,
+    example_coupling_chart,
+    pair_chart,
+)
 from workbook.chapters.softmax.toy import SOURCES, compute_map, compute_pair, make_pair, map_verdict
+from workbook.rollouts.example import example_policy, example_rollouts
+from workbook.rollouts.states import output_states
 from workbook.theory import coupling_kernel
 from workbook.views.explorer import Explorer, menu, slider
 
-SIGNS = [("+1, a better answer", 1.0), ("0, not updated", 0.0), ("−1, a worse answer", -1.0)]
+SIGNS = [("+1, too", 1.0), ("0, not in the batch", 0.0), ("−1", -1.0)]
 KINDS = [("the same token", True), ("another token", False)]
 
 
@@ -33,12 +41,9 @@ def explore_pair() -> Explorer:
         "p_b": slider(0.2, 0.02, 0.98, 0.02, "probability of B's token"),
         "angle": slider(30, 0, 180, 5, "angle (degrees)"),
         "same": menu(True, KINDS, "B says"),
-        "length_a": slider(1.0, 0.0, 2.0, 0.1, "length of A's hidden state"),
-        "length_b": slider(1.0, 0.0, 2.0, 0.1, "length of B's hidden state"),
-        "advantage_a": menu(1.0, SIGNS, "advantage of A"),
         "advantage_b": menu(0.0, SIGNS, "advantage of B"),
         "rivalry": slider(0.0, 0.0, 0.98, 0.02, "rivalry of both words"),
-        "lr": slider(0.5, 0.1, 10.0, 0.1, "learning rate"),
+        "lr": slider(1.0, 0.1, 10.0, 0.1, "learning rate"),
     }
     presets = {
         "turn to 90°": {"angle": 90},
@@ -75,6 +80,38 @@ def explore_map() -> Explorer:
         "rivalry": slider(0.0, 0.0, 0.98, 0.02, "rivalry of both words"),
     }
     return Explorer(compute_map, coupling_map_chart, controls, describe)
+
+
+def draw_example_coupling(coupling=None) -> alt.LayerChart:
+    """Draw how words of A couple with words of B in the policy that answers the book's prompt.
+
+    coupling: a reader's function as of `check_coupling`; the workbook's own where it is None, fails
+    or returns None.
+    """
+    rollouts = example_rollouts(policy := example_policy())
+    # the opening, the result at which A and B part, the link behind it, the second result
+    words = rollouts.token_table().query("position in (0, 9, 11, 16)")
+    states = output_states(policy, rollouts).select(torch.tensor(words.index.to_numpy()))
+    layer = states.hidden.double(), states.logits.double(), states.tokens
+    kernel = None
+    if coupling is not None:
+        try:
+            kernel = coupling(*layer)
+        except Exception:  # of a reader's unfinished function
+            kernel = None
+    print("Drawn with", "your function." if kernel is not None else "the workbook's own.")
+    if kernel is None:
+        kernel = coupling_kernel(*layer)
+    K = torch.as_tensor(kernel)
+    size = K.diagonal().sqrt()
+    cosine = K / size[:, None] / size
+    labels = (words["token"] + words["rollout"].map({0: " of A", 1: " of B"})).tolist()
+    rows = [
+        (labels[i], labels[4 + j], round(float(cosine[i, 4 + j]), 4) + 0.0)
+        for i in range(4)
+        for j in range(4)
+    ]
+    return example_coupling_chart(pd.DataFrame(rows, columns=["a", "b", "cosine"]))
 
 
 # --- exercises

@@ -33,7 +33,7 @@ from workbook.theory import coupling_kernel, kl_drift, predicted_delta_logp
 from workbook.theory.coupling import BELOW_HALF
 
 CONTEXTS = ("A", "B")
-_WORDS = ("so", "now")  # what A says, and what B says if not the same
+_WORDS = ("now", "then")  # what A says, and what B says if not the same
 _READ_BY_A = 2
 # what B reads
 READS = {"another word": 3, "the word that A reads": _READ_BY_A, "the word that A says": 0}
@@ -257,10 +257,11 @@ def compute_pair(
 
     settings: of `make_pair`.
 
-    Returns three tables:
+    Returns four tables:
         moves: dlogp (nats) of both tokens by SOURCES
         kernel: K, a row per pair of moved token and step
         coordinates: what each word contributes to <e_A - p_A, e_B - p_B>
+        states: the ends (x, y) of both hidden states, and their inner product
     """
     pair = make_pair(**settings)
     advantages = torch.tensor([advantage_a, advantage_b], dtype=torch.float64)
@@ -287,10 +288,14 @@ def compute_pair(
         "word": (f"“{_WORDS[0]}”", f"“{_WORDS[1]}”", "all other words"),
         "product": [float(part) for part in (products[0], products[1], products[2:].sum())],
     }
+    hidden = pair.hidden
+    x, y = hidden[:, :2].T.tolist()
+    states = {"context": CONTEXTS, "x": x, "y": y, "product": float(hidden[0] @ hidden[1])}
     return {
         "moves": pd.DataFrame(moves, columns=["row", "token", "source", "dlogp"]),
         "kernel": pd.DataFrame(couplings, columns=["moved", "by", "K"]),
         "coordinates": pd.DataFrame(coordinates),
+        "states": pd.DataFrame(states),
     }
 
 
