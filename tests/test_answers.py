@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,9 +14,9 @@ from workbook.chapters.exchange.explore import (
 )
 from workbook.chapters.exercises import check_fits, check_reward
 from workbook.chapters.flips.explore import check_shares, check_words
+from workbook.chapters.groups.exercises import check_group_advantages, four_rules
 from workbook.chapters.groups.explore import (
     OPENINGS,
-    check_net_push,
     check_rloo,
     check_signs,
     check_word_push,
@@ -27,17 +26,17 @@ from workbook.chapters.softmax.explore import check_coupling, check_rivals
 from workbook.theory import coupling_kernel, group_advantages, surrogate_weights
 
 
-def net_push(baseline, sign=1, mean=False):
-    def push(tokens, rewards, p):
-        advantages = sign * (rewards - baseline(rewards))
-        net = advantages @ (np.eye(len(p))[tokens] - p)
-        return net / len(tokens) if mean else net
-
-    return push
+def but(rule, other):
+    """The four rules of chapter 02, one of which is another."""
+    return lambda rewards, asked: other(rewards) if asked == rule else four_rules(rewards, asked)
 
 
-def leave_one_out(rewards):
-    return (rewards.sum() - rewards) / (len(rewards) - 1)
+def centred(rewards):
+    return rewards - rewards.mean(1, keepdim=True)
+
+
+def spread(rewards):
+    return centred(rewards) / (rewards.std(1, keepdim=True) + 1e-4)
 
 
 def those_who_said(factor):
@@ -123,17 +122,42 @@ ANSWERS = [
     (check_rloo, lambda r, g: r[:3], "shape (3,)"),
     (check_rloo, lambda r, g: torch.zeros(12), "rollout 0 should be 1, but yours is 0."),
     (check_rloo, lambda r, g: r / 0 + g.nothing, "AttributeError"),
-    (check_net_push, lambda tokens, rewards, p: None, "Not answered yet"),
-    (check_net_push, net_push(leave_one_out), "Right"),
-    (check_net_push, net_push(leave_one_out, mean=True), "the net push is their sum"),
-    (check_net_push, net_push(leave_one_out, sign=-1), "sign is turned round"),
-    (check_net_push, net_push(np.mean), "mean of the whole group"),
-    (check_net_push, lambda tokens, rewards, p: p, "sum to 1 over the words"),
+    (check_group_advantages, lambda r, rule: None, "Not answered yet"),
+    (check_group_advantages, four_rules, "Right: all four"),
     (
-        check_net_push,
-        lambda tokens, rewards, p: [0.5, -0.5, 0],
-        "word 2 should be -0.8, but yours is 0.",
+        check_group_advantages,
+        lambda r, rule: r - r.mean(1, keepdim=True),
+        "mean of the whole batch",
     ),
+    (check_group_advantages, lambda r, rule: r, "no baseline is subtracted"),
+    (check_group_advantages, lambda r, rule: r - r.mean(0), "a row is a group"),
+    (check_group_advantages, lambda r, rule: r - r.mean(), "rloo: this baseline is the mean of"),
+    (check_group_advantages, but("rloo", lambda r: centred(r)), "factor G / (G - 1) is missing"),
+    (check_group_advantages, but("rloo", lambda r: centred(r) * 3 / 4), "upside down"),
+    (check_group_advantages, but("rloo", lambda r: r - (r.sum(1, True) - r) / 4), "by G."),
+    (check_group_advantages, but("rloo", lambda r: r - (r.sum() - r) / 11), "of the whole batch"),
+    (check_group_advantages, but("dr_grpo", spread), "Dr. GRPO does not"),
+    (check_group_advantages, but("dr_grpo", lambda r: centred(r) * 4 / 3), "as RLOO does"),
+    (check_group_advantages, but("grpo", centred), "not divided"),
+    (check_group_advantages, but("grpo", lambda r: centred(r) / r.std(1, keepdim=True)), "0 by 0"),
+    (
+        check_group_advantages,
+        but("grpo", lambda r: centred(r) / (r.std(1, keepdim=True, correction=0) + 1e-4)),
+        "spread of a population",
+    ),
+    (
+        check_group_advantages,
+        but("grpo", lambda r: centred(r) / (r.std() + 1e-4)),
+        "deviation is the batch's",
+    ),
+    (
+        check_group_advantages,
+        but("grpo", lambda r: centred(r) / (r.var(1, keepdim=True) + 1e-4)),
+        "square root",
+    ),
+    (check_group_advantages, but("grpo", lambda r: r.nothing), "AttributeError"),
+    (check_group_advantages, but("grpo", lambda r: r[:2]), "shape (2, 4)"),
+    (check_group_advantages, but("grpo", lambda r: 2 * spread(r)), "grpo: rollout (0, 0) should"),
     (check_signs, None, "Not answered yet"),
     (check_signs, BEST, "Right"),
     (check_signs, [-s for s in BEST], "`so` gets -3"),

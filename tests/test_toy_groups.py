@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from workbook.chapters.groups import charts
+from workbook.chapters.groups.exercises import answer_or_ours, four_rules
 from workbook.chapters.groups.expected import (
     RULES,
     WEIGHTS,
@@ -119,6 +120,29 @@ def test_matched_frequencies_are_equal_and_leave_nothing(groups, estimator):
         np.testing.assert_allclose(*sides, atol=1e-9)
 
 
+@pytest.mark.parametrize("rule", ZERO_SUM)
+def test_the_plain_rules_are_the_trainers(groups, rule):
+    np.testing.assert_allclose(
+        four_rules(torch.tensor(groups.rewards), rule), groups.advantages(rule), atol=1e-12
+    )
+
+
+def test_the_chapter_goes_on_with_an_answer_that_is_right(capsys):
+    def mine(rewards, rule):
+        return four_rules(rewards, rule)
+
+    assert answer_or_ours(mine) is mine
+    for wrong in (
+        lambda rewards, rule: None,
+        lambda rewards, rule: rewards / 0,
+        lambda rewards, rule: rewards.nothing,
+        lambda rewards, rule: four_rules(rewards, "rloo"),
+        lambda rewards, rule: four_rules(rewards, rule).float() + 1e-7,
+    ):
+        assert answer_or_ours(wrong) is four_rules
+    assert capsys.readouterr().out.count("own version") == 5
+
+
 def test_signs_are_permuted_among_the_same_sizes(groups):
     advantages = groups.advantages("grpo")
     shuffled = assign_signs(advantages, "shuffled", seed=1)
@@ -150,14 +174,16 @@ POINTS = pd.DataFrame(
 MARKS = pd.DataFrame(
     {"estimator": "grpo", "class": CLASSES, "difference": [0, 0.1, 1], "push": [0, 0.1, 1]}
 )
-STEPS = pd.DataFrame({"step": [0, 1], "mean": [0.5, 0.6], "low": 0.4, "high": 0.7, "quantity": "x"})
 
 
 def test_charts_draw():
     for chart in (
         charts.frequency_chart(MARKS),
         charts.group_size_chart(POINTS),
-        charts.training_by_estimator_chart(STEPS.assign(estimator="grpo", sampler="model")),
+        charts.baseline_chart(
+            pd.DataFrame({"baseline": [0, 1], "noise": [0.5, 0.7]}), {"none": (0.0, 0.5)}
+        ),
+        charts.difficulty_chart(pd.DataFrame({"rule": "grpo", "success": [0, 1], "k": [2.4, 2.3]})),
     ):
         spec = chart.to_dict()
         assert spec["description"].startswith(spec["title"]["text"])

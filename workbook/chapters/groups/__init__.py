@@ -10,11 +10,12 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.groups.charts": (
-        "frequency_chart gradients_meet_chart group_size_chart training_by_estimator_chart"
+        "baseline_chart difficulty_chart frequency_chart gradients_meet_chart group_size_chart"
     ),
+    "chapters.groups.exercises": ("FOUR_RULES answer_or_ours check_group_advantages four_rules"),
     "chapters.groups.expected": "Word compute_mixed compute_parts push_moments",
     "chapters.groups.explore": (
-        "OPENINGS PART_SETTINGS check_net_push check_rloo check_signs check_word_push"
+        "OPENINGS PART_SETTINGS check_rloo check_signs check_word_push"
         " draw_word_pushes explore_gradients_meet explore_growing explore_mixed explore_parts"
     ),
     "chapters.groups.toy": (

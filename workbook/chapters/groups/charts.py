@@ -1,4 +1,4 @@
-"""Charts of toy groups: gradients that meet, a growing group, frequencies, sizes and training."""
+"""Charts of toy groups: gradients that meet, a growing group, baselines, frequencies, sizes."""
 
 import altair as alt
 import pandas as pd
@@ -7,10 +7,12 @@ from workbook.chapters.groups.toy import CLASSES, PUSHED, SOURCES, WORDS
 from workbook.views.charts import curve_chart
 from workbook.views.figures import bars, by_sign, panels, rule, series
 from workbook.views.style import (
+    ACCENT,
     NEGATIVE,
     NEUTRAL,
     POSITIVE,
     SERIES,
+    WIDTH,
     describe_rows,
     diverging,
     panel_title,
@@ -21,6 +23,8 @@ from workbook.views.tokens import token_strip
 COLORS = [SERIES[1], NEUTRAL, SERIES[0]]  # style, template, result
 _DASHES = [[6, 3], [2, 2], [1, 0]]
 LABELS = {word: f"{word} · {name}" for name in CLASSES for word in WORDS[name]}
+# of an advantage rule, in words
+PANELS = {"grpo": "GRPO: the group's own mean", "reinforce": "REINFORCE: the whole batch's mean"}
 EXAMPLES = {name: WORDS[name][0] for name in CLASSES}  # so, is, 9
 WORD_AXIS = alt.Y("word:N", sort=list(LABELS), title=None).axis(labelExpr=f"{LABELS}[datum.label]")
 
@@ -138,7 +142,7 @@ def growing_chart(
     layers = alt.layer(zero, paths, signs.mark_text(fontSize=15, fontWeight="bold"))
     return panels(
         [pushes, layers.properties(width=284, height=230)],
-        "Net push on each word while rollouts are added",
+        "Rollout by rollout, “9” climbs and “so” wanders",
         "left: every word, so far; right: the way there, with the sign of each rollout's advantage"
         " above",
         "Bars: net push on each word of the three softmaxes. Lines: the same after each rollout,"
@@ -154,8 +158,8 @@ def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
     table: columns estimator, class, difference, push (divided by the group's mass of positive
     advantages).
     """
-    x = alt.X("difference:Q", title=["rate among A > 0", "minus rate among A < 0"])
-    y = alt.Y("push:Q", title="net push ÷ mass of A > 0")
+    x = alt.X("difference:Q", title=["frequency in good rollouts", "minus frequency in bad ones"])
+    y = alt.Y("push:Q", title="net push ÷ M")
     at = {"x": x.scale(domain=[-1, 1]), "y": y.scale(domain=[-1.6, 1.6])}
     ends = pd.DataFrame({"difference": [-1, 1], "push": [-1, 1]})
     line = alt.Chart(ends).mark_line(color="#999999").encode(**at)
@@ -168,12 +172,12 @@ def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
     charts = []
     for name in table["estimator"].unique():
         layers = alt.layer(line, dots.transform_filter(alt.datum.estimator == name))
-        charts.append(layers.properties(title=panel_title(name), width=167, height=230))
+        title = panel_title(PANELS.get(name, name))
+        charts.append(layers.properties(title=title, width=260, height=230))
     return panels(
         charts,
-        "What a group pushes, and how often each word occurs on either side",
-        "one mark a word and group, a few beyond the axes; on the grey line a push is the"
-        " difference in occurrence",
+        "What a group pushes is a difference of frequencies, if it is its own baseline",
+        "one mark a word and group, a few beyond the axes; on the grey line both are equal",
         "Marks: net push per mass of advantage against the difference of occurrence rates.",
     )
 
@@ -188,29 +192,51 @@ def group_size_chart(table: pd.DataFrame) -> alt.LayerChart:
     y = y.axis(values=[0.01, 0.02, 0.03, 0.05, 0.1, 0.2])
     return titled(
         series(table, x, y, by="series", spread="bars", height=260),
-        "Push that remains on a word, against group size",
+        "Chance falls with the square root of the group, credit stays",
         "means over seeds with 95 % bootstrap intervals; both axes logarithmic",
         "Lines per estimator and word: root mean square net push per rollout against group size.",
     )
 
 
-def training_by_estimator_chart(table: pd.DataFrame) -> alt.HConcatChart:
-    """Draw a panel per quantity over steps, with and without negative rollouts.
+def baseline_chart(table: pd.DataFrame, marks: dict[str, tuple[float, float]]) -> alt.LayerChart:
+    """Draw the noise of one rollout's push against the baseline that is subtracted.
 
-    Columns step, quantity, mean, low, high, estimator, sampler.
+    table: columns baseline, noise.
+    marks: {name: (baseline, noise)}, points with their names below them.
     """
-    y = alt.Y("mean:Q", title=None).scale(zero=False)
-    look = {"by": "estimator", "dash": "sampler", "width": 183, "height": 200}
-    charts = []
-    for name in table["quantity"].unique():
-        lines = series(table, alt.X("step:Q"), y, title=name, **look)
-        charts.append(lines.transform_filter(alt.datum.quantity == name))
-    return panels(
-        charts,
-        "Training with and without negative rollouts",
-        "means over independent policies, with 95 % bootstrap intervals",
-        "Lines over steps: probability of the template word, entropy of the opening, probability of"
-        " the right result.",
+    across = alt.X("baseline:Q", title="baseline b").scale(nice=False)
+    up = alt.Y("noise:Q", title="noise of one rollout's push (rms)").scale(zero=True)
+    points = pd.DataFrame(
+        [(name, *place) for name, place in marks.items()], columns=["name", "baseline", "noise"]
+    )
+    line = alt.Chart(table).mark_line(strokeWidth=2.5, color=ACCENT)
+    line = line.encode(x=across, y=up)
+    here = alt.Chart(points).encode(x=across, y=up)
+    dots = here.mark_point(filled=True, size=80, opacity=1, color=ACCENT)
+    names = here.mark_text(color=NEUTRAL, dy=20, align="center").encode(text="name:N")
+    return titled(
+        alt.layer(line, dots, names).properties(width=WIDTH, height=200),
+        "A baseline keeps the mean push; near the mean reward it lowers the noise",
+        "exact, over all six rollouts; the mean push is the same at every b",
+        "; ".join(
+            f"{name}: noise {noise:.3f} at b = {b:.2f}" for name, (b, noise) in marks.items()
+        ),
+    )
+
+
+def difficulty_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Draw the factor k of each rule against the chance that the prompt is solved.
+
+    table: columns rule, success, k.
+    """
+    x = alt.X("success:Q", title="chance V that a rollout is right").scale(domain=[0, 1])
+    y = alt.Y("k:Q", title="factor k").scale(domain=[0, 2.6], nice=False)
+    groups = table.groupby("rule", sort=False)["k"]
+    return titled(
+        series(table, x, y, by="rule", points=False, spread=None, height=220),
+        "GRPO pushes hardest where prompts are seldom or nearly always solved",
+        "push per credit, in expectation, in groups of eight",
+        "; ".join(f"{rule}: k from {k.min():.3f} to {k.max():.3f}" for rule, k in groups),
     )
 
 

@@ -1,5 +1,7 @@
 """Explorers and exercises of chapters 00, 02, 04 and 13: what a toy group pushes."""
 
+from functools import partial
+
 import altair as alt
 import numpy as np
 import torch
@@ -12,7 +14,6 @@ from workbook.chapters.groups.toy import (
     PUSHED,
     compute_gradients_meet,
     compute_growing,
-    push_on_logits,
     push_on_word,
     sum_pushes,
 )
@@ -117,7 +118,9 @@ def explore_parts() -> Explorer:
         "temperature": slider(1.0, 0.5, 1.5, 0.05, "sampler's temperature"),
         "weights": menu("equal", list(WEIGHTS), "weights of rollouts"),
     }
-    return Explorer(compute_parts, signal_noise_chart, controls, describe, presets=PART_SETTINGS)
+    title = "Only words that decide the reward have signal"
+    chart = partial(signal_noise_chart, title=title)
+    return Explorer(compute_parts, chart, controls, describe, presets=PART_SETTINGS)
 
 
 def explore_mixed() -> Explorer:
@@ -213,44 +216,6 @@ def check_rloo(function) -> None:
     }
     praise = "Right: the baseline of each rollout is the mean reward of the others in its group."
     grade(answer_of(function, rewards, group_ids), right, mistakes, praise, "rollout")
-
-
-def check_net_push(function) -> None:
-    """Check a function (tokens (G,), rewards (G,), p (V,)) -> leave-one-out net push (V,).
-
-    >>> check_net_push(lambda tokens, rewards, p: rewards.sum() * p)
-    Not quite: your pushes sum to 4 over the words, while each (e - p) sums to 0.
-    """
-    tokens = np.array([0, 0, 1, 0, 2, 1])
-    rewards = np.array([1.0, 1.0, 0.0, 1.0, 0.0, 1.0])
-    p = np.array([0.5, 0.3, 0.2])
-
-    def net(estimator: str) -> np.ndarray:
-        advantages = group_advantages(torch.tensor(rewards), torch.zeros(6), estimator)
-        return push_on_logits(tokens, advantages, p).sum(0)
-
-    right = net("rloo")
-    got = answer_of(function, tokens, rewards, p)
-    got_sum = 0 if got is None else got.sum()
-    without_baseline = rewards @ push_on_logits(tokens, np.ones(6), p)
-    mistakes = {
-        "this is the mean over the six rollouts; the net push is their sum.": right / 6,
-        "every sign is turned round; a positive advantage pushes the drawn word up.": -right,
-        "the baseline is the mean of the whole group; leave the rollout's own reward out of it.": (
-            net("dr_grpo")
-        ),
-        "this divides by the standard deviation, as GRPO does; leave-one-out does not.": net(
-            "grpo"
-        ),
-        "this pushes by the rewards themselves, with no baseline subtracted.": without_baseline,
-        f"your pushes sum to {got_sum:.3g} over the words, while each (e - p) sums to 0.": (
-            lambda got: abs(got.sum()) > 1e-6
-        ),
-    }
-    praise = (
-        "Right: and since leave-one-out advantages sum to 0, the part with -p falls out of the sum."
-    )
-    grade(got, right, mistakes, praise, "word")
 
 
 def check_signs(signs) -> None:
