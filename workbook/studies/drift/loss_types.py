@@ -11,8 +11,6 @@ mask. What was stated before the first measurement: data/results/unequal_weights
 """
 
 import copy
-import logging
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
@@ -21,7 +19,6 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from trl import GRPOTrainer
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
 from workbook.messages import InvalidValue, progress
@@ -34,6 +31,7 @@ from workbook.studies.unit import StudyUnit
 from workbook.theory.advantages import group_extreme, group_index, group_sum, shared_places
 from workbook.theory.weights import cancellation_residual
 from workbook.training.config import CancellationConfig
+from workbook.training.given_scores import GivenScores, Scores, quiet_trl
 from workbook.training.meter import token_pushes
 from workbook.training.optimizers import optimizer_of
 from workbook.training.trainer import CancellationTrainer
@@ -46,7 +44,6 @@ PROMPTS = {"tiny": 6, "bundled": 32, "smollm2_chat": 12}  # by scale, sampled
 GROUPS = {"tiny": 6, "bundled": 32, "smollm2_chat": 3}
 NEW_TOKENS = {"smollm2_chat": 24}  # by scale, where it is not the scale's own
 UNCLIPPED = 1e9  # an epsilon that clips nothing
-Scores = tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]  # log-probabilities and entropies, nats
 
 
 @dataclass(frozen=True)
@@ -156,15 +153,6 @@ COMMON = {  # a whole unit is one micro-batch, whose old log-probabilities TRL c
 }
 
 
-class GivenScores(GRPOTrainer):
-    """A GRPOTrainer that takes `scores` for the model's; it never enters the model."""
-
-    scores: Scores
-
-    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
-        return *self.scores, None
-
-
 TRAINERS = {  # the last two: their own losses on given scores
     "trl": (GivenScores, CancellationConfig),
     "gmpo": (type("GivenScoresGMPO", (GMPOTrainer, GivenScores), {}), GMPOConfig),
@@ -251,32 +239,23 @@ def arm_pushes(
     Raises ValueError if TRL's rewards are not the rollouts' own, and TRL's own errors for an arm's
     settings.
     """
-    logger = logging.getLogger(GRPOTrainer.__module__)
-    level = logger.level
-    with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TRL warns of settings that are meant here
-        logger.setLevel(logging.ERROR)
-        try:
-            trainer = _trainer(policy, task, rollouts, arm, folder)
-            trainer.scores = path[min(path)]
-            columns = zip(rollouts.prompts, rollouts.answers, rollouts.extras, strict=True)
-            rows = [
-                {"prompt": prompt, "answer": answer} | extra for prompt, answer, extra in columns
-            ]
-            with torch.no_grad():
-                batch = trainer._generate_and_score_completions(rows)
-            (rewards,) = trainer._logs["rewards"].values()
-            if list(rewards) != rollouts.rewards.tolist():
-                raise ValueError(
-                    f"arm {arm.name!r}: its trainer's rewards are not those of the rollouts."
-                )
-            pushes = {}
-            for reuse, (logps, entropies) in path.items():
-                leaf = logps.clone().requires_grad_()
-                trainer.scores = (leaf, entropies)
-                pushes[reuse] = token_pushes(trainer._compute_loss(trainer.model, batch), leaf)
-        finally:
-            logger.setLevel(level)
+    with TemporaryDirectory() as folder, quiet_trl():
+        trainer = _trainer(policy, task, rollouts, arm, folder)
+        trainer.scores = path[min(path)]
+        columns = zip(rollouts.prompts, rollouts.answers, rollouts.extras, strict=True)
+        rows = [{"prompt": prompt, "answer": answer} | extra for prompt, answer, extra in columns]
+        with torch.no_grad():
+            batch = trainer._generate_and_score_completions(rows)
+        (rewards,) = trainer._logs["rewards"].values()
+        if list(rewards) != rollouts.rewards.tolist():
+            raise ValueError(
+                f"arm {arm.name!r}: its trainer's rewards are not those of the rollouts."
+            )
+        pushes = {}
+        for reuse, (logps, entropies) in path.items():
+            leaf = logps.clone().requires_grad_()
+            trainer.scores = (leaf, entropies)
+            pushes[reuse] = token_pushes(trainer._compute_loss(trainer.model, batch), leaf)
     return batch["advantages"][:, None].expand_as(batch["completion_ids"]), pushes
 
 
