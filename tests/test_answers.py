@@ -7,11 +7,8 @@ import torch
 
 from workbook.chapters.batching.toy import check_in_step
 from workbook.chapters.drift.explore import check_prefix_credit
-from workbook.chapters.exchange.explore import (
-    check_positive_only,
-    check_symmetric_clip,
-    check_unequal_weights,
-)
+from workbook.chapters.exchange.exercises import check_sequence_weights, sequence_weights
+from workbook.chapters.exchange.explore import check_positive_only, check_unequal_weights
 from workbook.chapters.exercises import check_fits, check_reward
 from workbook.chapters.flips.explore import check_shares, check_words
 from workbook.chapters.groups.exercises import check_group_advantages, four_rules
@@ -23,7 +20,7 @@ from workbook.chapters.groups.explore import (
 )
 from workbook.chapters.groups.toy import push_on_word
 from workbook.chapters.softmax.explore import check_coupling, check_rivals
-from workbook.theory import coupling_kernel, group_advantages, surrogate_weights
+from workbook.theory import coupling_kernel, group_advantages
 
 
 def but(rule, other):
@@ -62,13 +59,14 @@ def kernel_with(residual, near):
     )
 
 
-def clipped(ratios, advantages, low, high):
-    return torch.where((ratios < low) | (ratios > high), 0.0, ratios)
+def sequence_by(mean):
+    """Weights of a sequence ratio by another mean of the logs, (B, T) and a mask -> (B,)."""
 
+    def weights(logs, mask, advantages, low, high):
+        log_ratio = mean(logs, mask)[:, None].expand(logs.shape)
+        return sequence_weights(log_ratio, mask, advantages, low, high)
 
-def ppo(ratios, advantages, low, high):
-    rows = (ratios.log()[:, None], torch.zeros(6, 1), torch.ones(6, 1), advantages)
-    return surrogate_weights(*rows, clip=(1 - low, high - 1))[:, 0]
+    return weights
 
 
 def words_from(first, before_first=True):
@@ -199,30 +197,33 @@ ANSWERS = [
     (check_unequal_weights, [1, 2, 3], "shape is (3,)"),
     (check_unequal_weights, [1, 2, 3, 4], "sum is -3"),
     (check_unequal_weights, "abc", "is no number, nor a list"),
-    (check_symmetric_clip, clipped, "Right"),
-    (check_symmetric_clip, ppo, "PPO's clipping"),
-    (check_symmetric_clip, lambda r, a, low, high: r.clamp(low, high), "clamp"),
+    (check_sequence_weights, sequence_weights, "Right"),
+    (check_sequence_weights, lambda logs, *rest: logs.exp(), "token ratios"),
+    (check_sequence_weights, sequence_by(lambda logs, mask: logs.mean(1)), "padding counts"),
     (
-        check_symmetric_clip,
-        lambda r, a, low, high: clipped(r, a, low, high) * a,
+        check_sequence_weights,
+        sequence_by(lambda logs, mask: (logs * mask).mean(1)),
+        "a rollout's own tokens",
+    ),
+    (check_sequence_weights, sequence_by(lambda logs, mask: (logs * mask).sum(1)), "product"),
+    (
+        check_sequence_weights,
+        sequence_by(
+            lambda logs, mask: ((logs.exp() * mask).sum(1) / mask.sum(1)).log(),
+        ),
+        "mean of the ratios",
+    ),
+    (check_sequence_weights, lambda *batch: sequence_weights(*batch[:3], -99, 99), "nothing is"),
+    (
+        check_sequence_weights,
+        lambda *batch: sequence_weights(*batch) * batch[2][:, None],
         "without the advantage",
     ),
     (
-        check_symmetric_clip,
-        lambda r, a, low, high: (clipped(r, a, low, high) > 0).double(),
-        "not 1",
+        check_sequence_weights,
+        lambda *batch: sequence_weights(*batch[:3], -99, 99).clamp(batch[3], batch[4]) * batch[1],
+        "you clamp",
     ),
-    (
-        check_symmetric_clip,
-        lambda r, a, low, high: r.clamp(low, high) * a,
-        "the objective, not its slope",
-    ),
-    (
-        check_symmetric_clip,
-        lambda r, a, low, high: torch.minimum(r * a, r.clamp(low, high) * a),
-        "PPO's objective",
-    ),
-    (check_symmetric_clip, lambda r, a, low, high: r, "should get the weight 0"),
     (check_shares, shares_by(lambda d, eps: (d > eps, d < -eps, d.abs() <= eps)), "Right"),
     (check_shares, shares_by(lambda d, eps: (d > eps, d.abs() <= eps, d < -eps)), "stable second"),
     (check_shares, shares_by(lambda d, eps: (d >= eps, d <= -eps, d.abs() < eps)), "not >= eps"),

@@ -10,10 +10,10 @@ from refusals import refused
 from torch.testing import assert_close
 
 from workbook.chapters.exchange.drift import (
+    PATHS,
     START,
     STEPS,
     compute_kl_drift,
-    push_on_shared,
     run_solutions,
     solution_measures,
     solution_step,
@@ -58,24 +58,18 @@ def test_entropy_of_equal_solutions_is_log_k_and_of_two_the_binary_entropy():
     )
 
 
-def test_push_on_shared_is_autograds_gradient():
-    logits, push = push_on_shared(0.3, residual=0.5)
-    z = logits.clone().requires_grad_()
+def test_kl_path_starts_with_one_autograd_step_and_a_persistent_sign_goes_further():
+    p = torch.cat([torch.tensor([0.3]), 0.7 * 0.5 ** torch.arange(7.0) / (2 - 2**-6)]).double()
+    z = p.log().requires_grad_()
     (0.5 * z.log_softmax(0)[0]).backward()
-    assert_close(push, z.grad)
-    assert logits.softmax(0)[0].item() == pytest.approx(0.3)
+    one = kl_drift(p.log(), 0.1 * z.grad).item()
+    path = compute_kl_drift(0.3, residual=0.5, lr=0.1).set_index(["series", "step"])["mean"]
+    mine, toss = PATHS
+    assert path[mine, 1] == pytest.approx(one, rel=1e-4)
+    assert path[toss, 1] == pytest.approx(one, rel=0.1)
+    assert path[mine, STEPS] > 5 * path[toss, STEPS]
     with refused("p_shared", 1.0):
-        push_on_shared(1.0)
-
-
-def test_kl_path_starts_with_the_one_step_kl_and_a_persistent_sign_goes_further():
-    tables = compute_kl_drift(lr=0.1)
-    one = tables["chosen"].set_index("order")["kl"]
-    path = tables["path"].set_index(["series", "step"])["mean"]
-    assert path["from the first policy", 1] == pytest.approx(one["exact"])
-    assert path["the KL of every step, added", 1] == pytest.approx(one["exact"])
-    toss = compute_kl_drift(lr=0.1, same_sign=0.5)["path"].set_index(["series", "step"])["mean"]
-    assert path["from the first policy", STEPS] > 5 * toss["from the first policy", STEPS]
+        compute_kl_drift(1.0)
 
 
 def test_the_softmax_step_is_autograds_and_the_natural_one_is_preconditioned_by_fisher():

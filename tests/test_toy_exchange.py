@@ -5,7 +5,12 @@ import torch
 from refusals import refused
 from torch.testing import assert_close
 
-from workbook.chapters.exchange import charts, drift, explore
+from workbook.chapters.exchange import charts, drift, explore, objectives
+from workbook.chapters.exchange.exercises import (
+    sequence_or_ours,
+    sequence_weights,
+    weights_by_range,
+)
 from workbook.chapters.exchange.toy import (
     GROUPS,
     MECHANISMS,
@@ -20,7 +25,6 @@ from workbook.chapters.exchange.toy import (
     two_rollouts,
 )
 from workbook.theory import cancellation_residual
-from workbook.views import measured_table
 
 
 def left(draw=None, **switches):
@@ -145,15 +149,6 @@ def test_words_before_the_error_keep_a_ratio_of_one_and_later_ones_follow_their_
         two_rollouts(lr=-1)
 
 
-def test_the_toys_line_is_its_meter_and_the_chart_has_both():
-    toy, dots = charts.toy_residuals(0.1, 0.4), measured_table("exchange/residuals")
-    meter = compute_exchange(drift=0.1)["meter"].set_index("mechanism")["mean"]
-    first = toy[toy["drift"] == toy["drift"].min()].set_index("mechanism")["mean"]
-    assert first.to_dict() == pytest.approx(meter[first.index].to_dict())
-    spec = charts.drift_chart(toy, dots).to_dict()
-    assert "bundled policy, sequence ratio, 2" in spec["description"]
-
-
 def test_repairs_and_costs_are_the_explorers_numbers():
     table = residual_by_mechanism(0.2).set_index(["mechanism", "transform"])["mean"]
     assert table["asymmetric clipping", "none"] == pytest.approx(
@@ -189,7 +184,93 @@ def test_entropy_at_equal_reward_and_over_many_steps():
     assert runs["run"].nunique() == 4
 
 
-@pytest.mark.parametrize("name", ["explore_exchange", "explore_kl_drift", "explore_solutions"])
+# --- the table of objectives, and the formula of a token
+
+
+def test_the_filled_formula_is_autograds_push_for_every_token_objective_and_situation():
+    for beta in (0.0, 0.04):
+        errors = objectives.formula_errors(beta)
+        assert len(errors) == 7 * 4 * len(objectives.token_names())
+        assert max(map(abs, errors)) < 1e-6
+    assert max(map(abs, objectives.reference_pull_errors())) < 1e-5
+
+
+def test_what_cancels_and_what_is_unbiased_is_what_theory_says():
+    table = objectives.compute_objectives()
+    assert table.loc["REINFORCE", "shared token cancels"] == "never"
+    for name in ("RLOO", "CISPO"):
+        assert table.loc[name, "shared token cancels"] == "yes"
+    assert table.loc["GRPO", "shared token cancels"] == "not: moved, lengths"
+    assert table.loc["Dr. GRPO", "shared token cancels"] == "not: moved"
+    assert "reused" in table.loc["GSPO", "shared token cancels"]
+    unbiased = table.index[table["unbiased"] == "yes"].tolist()
+    assert unbiased == ["REINFORCE", "RLOO", "Dr. GRPO"]
+
+
+def test_the_expected_step_of_dr_grpo_is_the_gradient_times_its_factor():
+    # E = (G - 1) / G of the gradient, over the constant normalizer of one token
+    step = objectives.expected_step("Dr. GRPO")
+    p, rewards = objectives._WORLD, objectives._REWARDS
+    gradient = p * (rewards - (p @ rewards)[:, None])
+    assert_close(step, 3 / 4 * gradient / objectives.LENGTH, atol=1e-7, rtol=1e-4)
+
+
+def test_a_token_that_is_stopped_or_over_says_why():
+    stopped = objectives.filled_formula("B 10: 8", "GRPO", "reused")
+    assert stopped["push"] == 0
+    assert "fallen far enough" in stopped["why"]
+    assert "ended" in objectives.filled_formula("B 15: 3", "GRPO", "lengths")["why"]
+    for field, value in {"token": "C 1: x", "objective": "PPO", "situation": "later"}.items():
+        with refused(field, value):
+            objectives.filled_formula(**{field: value})
+
+
+def test_the_explorer_writes_the_equation_of_what_its_menus_say():
+    explorer = explore.explore_formula()
+    assert explorer.equation in explorer.box.children
+    assert "1.18" in explorer.equation.value
+    explorer.set(token="B 10: 8")
+    assert "the clip stops it" in explorer.sentence.value
+    explorer.set(objective="REINFORCE", token="B 1: start")
+    assert explorer.tables["formula"]["push"].tolist() == [0.0]
+    assert explorer.tables["pushes"].query("rollout == 'A'")["push"].gt(0).all()
+
+
+def test_a_wide_clip_lets_both_rollouts_push_and_a_narrow_one_stops_them():
+    table = weights_by_range(sequence_weights)
+    assert (table.loc[0.0003, ["start in A", "start in B"]] == 0).all()
+    assert (table.loc[0.2, ["start in A", "start in B"]] > 0).all()
+    assert 0 < table.loc[0.2, "residual"] < 1
+    batch = objectives.situations()["reused"]
+    free = batch.now - batch.old
+    mean = (free * batch.mask).sum(1) / batch.mask.sum(1)
+    assert_close(
+        torch.tensor(table.loc[0.2, ["start in A", "start in B"]].to_numpy()),
+        mean.exp().double(),
+        atol=1e-6,
+        rtol=0,
+    )
+
+
+def test_a_readers_weights_are_taken_where_they_are_right(capsys):
+    assert sequence_or_ours(lambda *batch: None) is sequence_weights
+    assert "workbook's own" in capsys.readouterr().out
+
+    def mine(*batch):
+        return sequence_weights(*batch)
+
+    assert sequence_or_ours(mine) is mine
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "explore_exchange",
+        "explore_kl_drift",
+        "explore_reference_pull",
+        "explore_solutions",
+    ],
+)
 def test_explorers_follow_their_controls_to_the_ends(name):
     explorer = getattr(explore, name)()
     spec = explorer.chart.spec

@@ -10,15 +10,22 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.exchange.charts": (
-        "drift_chart entropy_chart long_run_chart normalizer_chart repairs_chart toy_residuals"
+        "entropy_chart long_run_chart normalizer_chart ratios_chart repairs_chart"
     ),
     "chapters.exchange.drift": (
-        "compute_kl_drift entropy_by_setting long_runs push_on_shared run_solutions"
+        "compute_kl_drift entropy_by_setting long_runs run_solutions"
         " solution_measures solution_step"
     ),
+    "chapters.exchange.exercises": (
+        "check_sequence_weights sequence_or_ours sequence_weights weights_by_range"
+    ),
     "chapters.exchange.explore": (
-        "check_positive_only check_symmetric_clip check_unequal_weights explore_exchange"
-        " explore_kl_drift explore_solutions"
+        "check_positive_only check_unequal_weights explore_exchange explore_formula"
+        " explore_kl_drift explore_reference_pull explore_solutions"
+    ),
+    "chapters.exchange.objectives": (
+        "OBJECTIVES compute_objectives filled_formula formula_errors reference_pull_errors"
+        " residual_by_situation"
     ),
     "chapters.exchange.toy": (
         "draw_drifted_groups repair_costs residual_by_mechanism residuals two_rollouts"

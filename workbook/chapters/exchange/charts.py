@@ -1,38 +1,27 @@
-"""Charts of gradient exchangeability: the residual meter, repairs, measured residuals, KL drift,
-right answers.
-
-Measured: the study `loss_types`, whose policies go on stepping on one batch of rollouts (8 units
-each). The bundled policy's groups share words; SmolLM2's share none, so that there a position
-counts as if the whole group shared it.
+"""Charts of gradient exchangeability: the residual meter, repairs, pushes of TRL's losses, the KL
+penalty, KL drift, right answers.
 """
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
 from workbook.chapters.exchange.drift import PATHS, STEPS, WHEN
-from workbook.chapters.exchange.toy import (
-    MECHANISMS,
-    TOGETHER,
-    draw_drifted_groups,
-    interval,
-    residuals,
-    single_thread,
-)
+from workbook.chapters.exchange.objectives import PULLS
+from workbook.chapters.exchange.toy import MECHANISMS, TOGETHER
 from workbook.views.figures import INTERVAL, bars, by_sign, forest, panels, rule, series
 from workbook.views.style import (
     ACCENT,
     NEUTRAL,
     SERIES,
+    WIDTH,
     describe_rows,
-    finish,
     require_columns,
     titled,
     tooltips,
 )
+from workbook.views.tokens import token_strip
 
 REPAIRS = [NEUTRAL, *SERIES[:2]]  # of TRANSFORMS
-_ORDERS = ["exact", "quadratic", "difference"]
 STROKES = {"columns": 3, "symbolType": "stroke", "symbolStrokeWidth": 2.5, "labelLimit": 220}
 RUNS = ["your settings", "equal weights"]
 MEASURES = {
@@ -41,8 +30,7 @@ MEASURES = {
     "reward": ("probability of a right answer", [0.4, 1]),
 }
 RESIDUAL = "residual (0 cancels, 1 adds up)"
-# what the study loss_types measured of the toy's mechanisms
-MEASURED_MECHANISMS = ["sequence ratio", "asymmetric clipping"]
+_FRACTIONS = "datum.value < 1 ? '1/' + format(1 / datum.value, 'd') : format(datum.value, 'd')"
 
 
 # --- the residual of one step
@@ -84,7 +72,7 @@ def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChar
     group = bars(pushes, rollout, push, color=by_sign("push"), width=207, height=230, **look)
     return panels(
         [mechanisms, group],
-        "Residual of the update on a token that the whole group shares",
+        "Equal weights leave nothing on a shared word, unequal ones do",
         "left: mean over 200 groups with its 95 % interval, dark: switched on; right: one group of"
         " eight rollouts",
         "Bars of the residual under each mechanism alone and all that are switched on; the pushes"
@@ -93,64 +81,11 @@ def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChar
     )
 
 
-@single_thread()
-def toy_residuals(least: float = 0.01, most: float = 1.0) -> pd.DataFrame:
-    """The toy's residual of the same two mechanisms along its drift: mechanism, drift, mean, low,
-    high.
-    """
-    rows = []
-    for drift in np.geomspace(least, most, 25):
-        draw = draw_drifted_groups(drift)
-        for mechanism in MEASURED_MECHANISMS:
-            values = residuals(draw, **MECHANISMS[mechanism])[0]
-            rows.append({"mechanism": mechanism, "drift": drift, **interval(values)})
-    return pd.DataFrame(rows)
-
-
-def drift_chart(toy: pd.DataFrame, measured: pd.DataFrame) -> alt.LayerChart:
-    """Residual against drift: lines are the toy, dots with intervals what was measured on two
-    policies.
-
-    toy: of `toy_residuals`.  measured: columns policy, mechanism, step, drift, mean, low, high.
-    """
-    names = MEASURED_MECHANISMS
-    below = alt.Legend(title=None, orient="bottom", symbolOpacity=1)
-    color = alt.Color("mechanism:N", legend=below, sort=names).scale(domain=names, range=SERIES[:2])
-    x = alt.X("drift:Q", title="ratio drift: spread of the log-ratios (nats)")
-    x = x.scale(type="log", domain=[0.01, 1], nice=False).axis(
-        values=[0.01, 0.03, 0.1, 0.3, 1], format="~g"
-    )
-    scale = {"type": "symlog", "constant": 0.002, "domain": [0, 1], "clamp": True, "nice": False}
-    axis = {"values": [0, 0.003, 0.01, 0.03, 0.1, 0.3, 1], "format": "~g"}
-    y, low = (
-        alt.Y(field, title=RESIDUAL).scale(**scale).axis(**axis) for field in ("mean:Q", "low:Q")
-    )
-    dots = alt.Chart(measured).encode(x=x, color=color)
-    shape = alt.Shape("policy:N", legend=below).scale(
-        domain=measured["policy"].unique().tolist(), range=["circle", "triangle-up"]
-    )
-    hints = tooltips(measured, "policy", "mechanism", "step", "drift", *INTERVAL)
-    layers = [
-        rule(0.2, "x", dashed=True, color=NEUTRAL),
-        alt.Chart(toy).mark_line(strokeWidth=2.5).encode(x=x, y=y, color=color),
-        dots.mark_rule(opacity=0.6).encode(y=low, y2="high:Q"),
-        dots.mark_point(filled=True, size=80, opacity=1).encode(y=y, shape=shape, tooltip=hints),
-    ]
-    return finish(
-        alt.layer(*layers).resolve_scale(shape="independent"),
-        "The toy against real batches: what is left on a shared token",
-        "lines: toy; dots: measured at the 2nd, 4th and 8th step on a batch; dashed: the clip"
-        " range; linear near 0",
-        describe_rows(measured, "policy", "mechanism", "step", form=".3f", interval=True),
-        height=260,
-    )
-
-
 def repairs_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Residual of each mechanism alone, without a repair and with either; columns mechanism,
     transform, mean, ...
     """
-    title = "What leaves a push on a shared token, and what takes it away"
+    title = "Both repairs cancel unequal weights; neither mends a direction"
     subtitle = "each mechanism alone: mean over 200 groups with its 95 % interval"
     return _residuals(
         table, "mechanism", "transform", title, subtitle, colors=REPAIRS, height=alt.Step(15)
@@ -177,34 +112,105 @@ def _residuals(
     return titled(forest(table, row, x, by=by, zero=True, **look), title, subtitle, numbers)
 
 
+def ratios_chart(words: pd.DataFrame) -> alt.LayerChart:
+    """Draw A and B as text, each word coloured by its ratio; table of `two_rollouts`."""
+    return titled(
+        token_strip(words, "ratio"),
+        "Ratios leave 1 only behind the error",
+        "blue: likelier than when it was sampled; orange: less likely; ▲ ▼ stopped by the clip",
+        describe_rows(words, "rollout", "position", "token", value="ratio", form=".2f"),
+    )
+
+
+# --- pushes of TRL's losses
+
+
+def formula_chart(formula: pd.DataFrame, pushes: pd.DataFrame) -> alt.LayerChart:
+    """Pushes of TRL's loss on every token of A, above, and of B, below; the chosen one outlined.
+
+    formula, pushes: of `compute_formula`.
+    """
+    height = 230
+    x = alt.X("position:O", axis=None)
+    y = alt.Y("push:Q", title="push (A's words above, B's below)").axis(tickCount=6)
+    layers = []
+    for rollout, words_at in (("A", -8), ("B", height + 8)):
+        base = alt.Chart(pushes).transform_filter(alt.datum.rollout == rollout)
+        hints = tooltips(pushes, "rollout", "position", "token", "push", form="+.5f")
+        bar = base.mark_bar(strokeWidth=3).encode(
+            x=x,
+            y=y,
+            color=by_sign("push"),
+            stroke=alt.when("datum.chosen").then(alt.value("black")).otherwise(alt.value(None)),
+            tooltip=hints,
+        )
+        # upright words that begin, or end, at the plot's edge
+        align = "left" if rollout == "A" else "right"
+        words = base.mark_text(angle=270, align=align, fontSize=12).encode(
+            x=x, y=alt.value(words_at), text="token:N"
+        )
+        layers += [bar, words]
+    return titled(
+        alt.layer(*layers).properties(width=WIDTH - 60, height=height),
+        "All tokens of a rollout get one push, until ratio, clip or length changes it",
+        "bars: minus the slope of TRL's loss by a token's log-probability; outlined: the chosen",
+        describe_rows(pushes, "rollout", "position", "token", value="push", form="+.4f"),
+    )
+
+
+def reference_pull_chart(curve: pd.DataFrame, chosen: pd.DataFrame) -> alt.LayerChart:
+    """Net push on a token against its probability over the reference's: reward alone, and with
+    either form of the KL penalty.
+
+    curve, chosen: of `compute_reference_pull`.
+    """
+    x = alt.X("ratio:Q", title="probability over the reference's, π / π_ref")
+    x = x.scale(type="log", base=2, domain=[1 / 64, 64], nice=False)
+    x = x.axis(values=[1 / 64, 1 / 16, 1 / 4, 1, 4, 16, 64], labelExpr=_FRACTIONS)
+    y = alt.Y("push:Q", title="push on the token").scale(domain=[-1.5, 1.5], clamp=True)
+    names = [*PULLS]
+    marks = alt.Chart(chosen).mark_point(size=90, filled=True, opacity=1, clip=True)
+    marks = marks.encode(x=x, y=y, color=alt.Color("series:N"))
+    chart = series(
+        curve,
+        x,
+        y,
+        by="series",
+        names=names,
+        dash="series",
+        spread=None,
+        points=False,
+        zero=True,
+        clip=True,
+        legend=STROKES,
+        over=[marks],
+        height=250,
+    )
+    return titled(
+        chart,
+        "GRPO's penalty holds a word that falls; one that rises it slows by β at most",
+        "where a line crosses 0 the word stands still; dots: the chosen ratio",
+        describe_rows(chosen, "series", "ratio", value="push", form="+.3f"),
+    )
+
+
 # --- drift over many steps
 
 
-def kl_drift_chart(
-    rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame
-) -> alt.HConcatChart:
-    """Left one step's KL over the learning rate, right the KL over many steps; logarithmic axes."""
-    scale = {"type": "log", "domain": [1e-10, 10], "nice": False}
-    axis = {"format": ".0e", "values": [10.0**exponent for exponent in range(-10, 2, 2)]}
-    look = {"legend": STROKES, "clip": True, "points": False, "width": 242, "height": 230}
-    x = alt.X("lr:Q", title="learning rate").scale(type="log", domain=[1e-3, 10], nice=False)
-    x = x.axis(format=".0e", values=[1e-3, 1e-2, 1e-1, 1, 10])
-    y = alt.Y("kl:Q", title="KL(new, old) after one step (nats)").scale(**scale).axis(**axis)
-    marks = alt.Chart(chosen).mark_point(size=90, filled=True, opacity=1, clip=True)
-    marks = marks.encode(x=x, y=y, color=alt.Color("order:N"), tooltip=["order:N", "lr:Q", "kl:Q"])
-    one = series(
-        rates, x, y, by="order", names=_ORDERS, dash="order", spread=None, over=[marks], **look
+def kl_drift_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """KL from the first policy over steps, beside that of a coin toss; table of
+    `compute_kl_drift`.
+    """
+    x = alt.X("step:Q", title="step").scale(domain=[0, STEPS])
+    y = alt.Y("mean:Q", title="KL from the first policy (nats)")
+    look = {"names": PATHS, "dash": "series", "legend": STROKES, "points": False, "height": 220}
+    last = table[table["step"] == STEPS]
+    return titled(
+        series(table, x, y, by="series", **look),
+        "A push that keeps its sign drifts far, a coin toss hardly",
+        "line: mean of 64 draws; band: 95 % interval",
+        describe_rows(last, "series", form=".2e"),
     )
-    x = alt.X("step:Q", title="step").scale(type="log", domain=[1, STEPS], nice=False)
-    y = alt.Y("mean:Q", title="KL (nats), mean and 95 % interval").scale(**scale).axis(**axis)
-    return panels(
-        [one, series(path, x, y, by="series", names=PATHS, dash="series", **look)],
-        "An uncancelled push drifts: quadratic in the learning rate, and adding up",
-        "left: one step, exact, its quadratic form, and their difference; right: 40 steps with the"
-        " same learning rate",
-        "Two log-log charts: KL divergence of one step against the learning rate, and over steps.",
-        spacing=40,
-    ).resolve_scale(color="independent", strokeDash="independent")
 
 
 def solutions_chart(table: pd.DataFrame) -> alt.HConcatChart:
@@ -214,7 +220,7 @@ def solutions_chart(table: pd.DataFrame) -> alt.HConcatChart:
     x, look = alt.X("step:Q", title="step").scale(domain=[0, STEPS]), {"width": 171, "height": 220}
     return panels(
         [_measure(table, measure, x, RUNS, **look) for measure in MEASURES],
-        "Three answers are equally right: do they stay equally likely?",
+        "By softmax steps, equally right answers drift apart",
         "means over 48 seeds with 95 % intervals; dashed: the same with equal weights",
         "Three line charts over steps: entropy over the right answers, log-odds of two of them, and"
         " reward.",

@@ -21,9 +21,8 @@ from workbook.theory.drift import log_odds_drift
 from workbook.theory.weights import transform_weights
 
 VOCABULARY = 8
-RATES = [10 ** (exponent / 4) for exponent in range(-12, 5)]  # 0.001 to 10
 STEPS, DRAWS = 40, 64
-PATHS = ["from the first policy", "the KL of every step, added"]
+PATHS = ["your setting", "a coin toss each step"]
 START = (0.3, 0.15, 0.05, 0.5)  # three right answers with odds 6 : 3 : 1, and a wrong one
 WEIGHTS, OPERATORS = ("equal", "one favoured", "random"), ("softmax gradient", "natural gradient")
 _LR, LATE_STEPS, REWARD = 0.3, 60, 0.8  # of `entropy_by_setting`
@@ -43,23 +42,6 @@ SETTINGS = {  # of `run_solutions`: who weighs more, what repairs it, what turns
 WHEN = {"end": f"after {LATE_STEPS} steps", "reward": f"when the reward reaches {REWARD}"}
 
 
-def push_on_shared(
-    p_shared: float = 0.4, residual: float = 0.2
-) -> tuple[Float[Tensor, " V"], Float[Tensor, " V"]]:
-    """Build logits of a softmax over 8 tokens, and the push on its first: residual (e - p), per
-    unit of learning rate.
-
-    p_shared: the first token's probability; the others fall off by halves. ValueError outside (0,
-    1).
-    """
-    require_range(0, 1, closed=False, p_shared=p_shared)
-    rest = 0.5 ** torch.arange(VOCABULARY - 1, dtype=torch.float64)
-    p = torch.cat(
-        [torch.tensor([p_shared], dtype=torch.float64), (1 - p_shared) * rest / rest.sum()]
-    )
-    return p.log(), residual * (torch.eye(VOCABULARY, dtype=torch.float64)[0] - p)
-
-
 @single_thread()
 def compute_kl_drift(
     p_shared: float = 0.4,
@@ -67,44 +49,35 @@ def compute_kl_drift(
     lr: float = 0.1,
     same_sign: float = 1.0,
     seed: int = 0,
-) -> dict[str, pd.DataFrame]:
-    """Tabulate KL drift of one step against the learning rate, exact and quadratic, and its sum
-    over 40 steps.
+) -> pd.DataFrame:
+    """Tabulate how far a softmax over 8 words drifts in 40 steps on a push that did not cancel.
 
-    residual: of the shared token's push, as a share.  same_sign: probability that a step's residual
-    has the usual sign; 1 always, 0.5 by coin toss (64 draws).
+    p_shared: probability of the pushed word; the others fall off by halves.  residual: of its push,
+    as a share.  same_sign: probability that a step's residual has the usual sign; 1 always, 0.5 by
+    coin toss.
 
-    Returns rates: lr, order, kl (of one step);  chosen: the same at `lr`;  path: step, series,
-    mean, low, high of the KL from the first policy, and of the sum of the steps' own KLs.
+    Columns step, series (of PATHS: your setting, or a coin toss at the same rate), mean, low, high
+    of the KL from the first policy (nats) over 64 draws. ValueError for p_shared outside (0, 1).
     """
-    logits, push = push_on_shared(p_shared, residual)
+    require_range(0, 1, closed=False, p_shared=p_shared)
+    rest = 0.5 ** torch.arange(VOCABULARY - 1, dtype=torch.float64)
+    first = torch.tensor([p_shared], dtype=torch.float64)
+    logits = torch.cat([first, (1 - p_shared) * rest / rest.sum()]).log()
+    shared = torch.eye(VOCABULARY, dtype=torch.float64)[0]
 
-    def one_step(rates: list[float]) -> pd.DataFrame:
-        steps = torch.tensor(rates, dtype=torch.float64)[:, None] * push
-        columns = {order: kl_drift(logits, steps, order) for order in ("exact", "quadratic")}
-        columns["difference"] = (columns["exact"] - columns["quadratic"]).abs()
-        return pd.DataFrame(
-            {"lr": rate, "order": order, "kl": max(kl, 1e-16)}
-            for order, values in columns.items()
-            for rate, kl in zip(rates, values.tolist(), strict=True)
-        )
-
-    # many steps, each along residual (e - p) at its own p
-    generator = torch.Generator().manual_seed(seed)
-    usual = torch.rand((STEPS, DRAWS, 1), generator=generator, dtype=torch.float64) < same_sign
-    signs, shared = (
-        torch.where(usual, 1.0, -1.0).double(),
-        torch.eye(VOCABULARY, dtype=torch.float64)[0],
-    )
-    now, total, path = logits.expand(DRAWS, -1), torch.zeros(DRAWS, dtype=torch.float64), []
-    for step in range(STEPS):
-        move = lr * residual * signs[step] * (shared - now.softmax(-1))
-        total = total + kl_drift(now, move)
-        now = now + move
-        path.append(torch.stack([kl_drift(logits, now - logits), total]))
-    where = {"step": np.arange(1, STEPS + 1).repeat(2), "series": PATHS * STEPS}
-    table = pd.DataFrame(where | interval(torch.cat(path).clamp(min=1e-16)))
-    return {"rates": one_step(RATES), "chosen": one_step([lr]), "path": table}
+    tables = []
+    for series, chance in zip(PATHS, (same_sign, 0.5), strict=True):
+        # every step goes along residual (e - p) at its own p
+        generator = torch.Generator().manual_seed(seed)
+        uniform = torch.rand((STEPS, DRAWS, 1), generator=generator, dtype=torch.float64)
+        signs = torch.where(uniform < chance, 1.0, -1.0).double()
+        now, path = logits.expand(DRAWS, -1), []
+        for step in range(STEPS):
+            now = now + lr * residual * signs[step] * (shared - now.softmax(-1))
+            path.append(kl_drift(logits, now - logits))
+        table = pd.DataFrame(interval(torch.stack(path)))
+        tables.append(table.assign(step=range(1, STEPS + 1), series=series))
+    return pd.concat(tables, ignore_index=True)
 
 
 def solution_step(

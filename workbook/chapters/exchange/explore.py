@@ -1,7 +1,8 @@
-"""Explorers and exercises of chapters 03 and 04: weights that cancel, clipping, transforms, drift,
-positive-only.
+"""Explorers and exercises of chapters 03 and 04: weights that cancel, transforms, the push of one
+token, the KL penalty, drift, positive-only.
 """
 
+import ipywidgets
 import torch
 
 from workbook.chapters.exchange import charts
@@ -14,9 +15,16 @@ from workbook.chapters.exchange.drift import (
     compute_kl_drift,
     compute_solutions,
 )
+from workbook.chapters.exchange.objectives import (
+    OBJECTIVES,
+    SITUATIONS,
+    compute_formula,
+    compute_reference_pull,
+    token_names,
+)
 from workbook.chapters.exchange.toy import TOGETHER, TRANSFORMS, compute_exchange
 from workbook.chapters.grading import answer_of, grade
-from workbook.theory import cancellation_residual, group_advantages, surrogate_weights
+from workbook.theory import cancellation_residual, group_advantages
 from workbook.views.explorer import Explorer, log_slider, menu, slider, switch
 
 _CLIPPINGS = ["none", "symmetric", "asymmetric"]
@@ -63,14 +71,80 @@ def explore_exchange() -> Explorer:
     return Explorer(compute_exchange, charts.exchange_chart, controls, describe, presets=presets)
 
 
+class FormulaExplorer(Explorer):
+    """An explorer with an equation between its controls and its chart."""
+
+    def __init__(self, *arguments, **settings):
+        self.equation = ipywidgets.HTMLMath(layout={"max_width": "860px"})
+        super().__init__(*arguments, **settings)
+        # above the chart, below the sentence
+        place = self.box.children.index(self.chart)
+        parts = [*self.box.children]
+        self.box.children = [*parts[:place], self.equation, *parts[place:]]
+
+    def _update_text(self) -> None:
+        super()._update_text()
+        self.equation.value = f"$${self.tables['formula']['latex'].iloc[0]}$$"
+
+
+def explore_formula() -> FormulaExplorer:
+    """The push of a chosen token by a chosen objective, written out with its numbers."""
+
+    def describe(formula, pushes) -> str:
+        row = formula.iloc[0]
+        why = f" ({row['why']})" if row["why"] else ""
+        return (
+            f"By the formula the push is {row['push']:+.5f}{why}; autograd through TRL's loss gives"
+            f" {row['autograd']:+.5f}."
+        )
+
+    controls = {
+        "token": menu("A 10: 9", token_names(), "token"),
+        "objective": menu("GRPO", list(OBJECTIVES), "objective"),
+        "situation": menu("reused", list(SITUATIONS), "situation"),
+        "beta": menu(0.0, [0.0, 0.04, 0.4], "weight β of the KL penalty"),
+    }
+    presets = {
+        "B's error, stopped": {"token": "B 10: 8"},
+        "start in A, GSPO": {"token": "A 1: start", "objective": "GSPO"},
+        "start in B, GSPO": {"token": "B 1: start", "objective": "GSPO"},
+        "start, B is shorter": {"token": "B 1: start", "situation": "lengths"},
+    }
+    return FormulaExplorer(
+        compute_formula, charts.formula_chart, controls, describe, presets=presets
+    )
+
+
+def explore_reference_pull() -> Explorer:
+    """What the KL penalty adds to a token's push, by how far the token is from its reference."""
+
+    def describe(curve, chosen) -> str:
+        push = chosen.set_index("series")["push"]
+        words = [f"{name} {value:+.3f}" for name, value in push.items()]
+        return f"At π / π_ref = {chosen['ratio'].iloc[0]:.3g}: {', '.join(words)}."
+
+    controls = {
+        "advantage": slider(-0.7, -1.0, 1.0, 0.1, "advantage of the rollout"),
+        "beta": slider(0.04, 0.0, 0.4, 0.02, "weight β of the penalty"),
+        "log2_ratio": slider(-2.0, -6.0, 6.0, 0.5, "log₂ of π / π_ref"),
+    }
+    presets = {
+        "a good rollout": {"advantage": 0.7, "log2_ratio": 2.0},
+        "ten times the penalty": {"beta": 0.4},
+    }
+    return Explorer(
+        compute_reference_pull, charts.reference_pull_chart, controls, describe, presets=presets
+    )
+
+
 def explore_kl_drift() -> Explorer:
     """How far a softmax drifts on a push that did not cancel."""
 
-    def describe(rates, chosen, path) -> str:
-        kl, end = chosen.set_index("order")["kl"], path[path["series"] == PATHS[0]].iloc[-1]
+    def describe(table) -> str:
+        mine = table[table["series"] == PATHS[0]].set_index("step")["mean"]
         return (
-            f"One step: {kl['exact']:.2e} nats; after {STEPS} steps the policy is {end['mean']:.2e}"
-            " nats away."
+            f"One step: {mine[1]:.1e} nats; {STEPS} steps: {mine[STEPS]:.1e} nats,"
+            f" {mine[STEPS] / mine[1] if mine[1] > 0 else 0:,.0f} times as far."
         )
 
     controls = {
@@ -150,52 +224,6 @@ def check_unequal_weights(weights: list | None) -> None:
             "Right: unequal, and they cancel. Were the second answer right, the residual would be"
             f" {residual:.0%}."
         )
-
-
-def check_symmetric_clip(function) -> None:
-    """Check symmetric clipping: (ratios (B,), advantages (B,), low, high) -> weights (B,), as
-    `surrogate_weights`.
-
-    >>> check_symmetric_clip(lambda ratios, advantages, low, high: ratios.clamp(low, high))
-    Not quite: you clamp the ratio, but a clamped surrogate has no gradient: the weight there is 0.
-    """
-    ratios = torch.tensor([0.5, 0.5, 0.9, 1.1, 1.5, 1.5], dtype=torch.float64)
-    advantages = torch.tensor([1.0, -1, 1, -1, 1, -1], dtype=torch.float64)
-    low, high = 0.8, 1.2
-    columns = (
-        ratios.log()[:, None],
-        torch.zeros(6, 1, dtype=torch.float64),
-        torch.ones(6, 1),
-        advantages,
-    )
-    right, ppo = (
-        surrogate_weights(*columns, clip=(1 - low, high - 1), clipping=clipping)[:, 0]
-        for clipping in ("symmetric", "asymmetric")
-    )
-    mistakes = {
-        "you clamp the ratio, but a clamped surrogate has no gradient: the weight there is 0.": (
-            ratios.clamp(low, high)
-        ),
-        "this is PPO's clipping, which looks at A's sign; symmetric clipping does not.": (ppo),
-        "inside the range the weight is the ratio itself, not 1.": right > 0,
-        "this is the push; the weight comes without the advantage.": right * advantages,
-        "this is the objective, not its slope.": ratios.clamp(low, high) * advantages,
-        "this is PPO's objective, not its slope.": torch.minimum(
-            ratios * advantages, ratios.clamp(low, high) * advantages
-        ),
-    }
-    grade(
-        answer_of(function, ratios.clone(), advantages.clone(), low, high),
-        right,
-        mistakes,
-        "Right: equal ratios get equal weights, whatever the advantage's sign, so the shared token"
-        " cancels.",
-        "ratio",
-        otherwise=(
-            f"ratio {{place[0]}} of {ratios.tolist()} should get the weight {{right:g}}; yours is"
-            " {got:g}."
-        ),
-    )
 
 
 def check_positive_only(function) -> None:

@@ -30,8 +30,7 @@ from torch import Tensor
 from workbook.chapters.exchange.toy import single_thread
 from workbook.messages import require_one_of, require_range
 from workbook.policies.models import private_copy
-from workbook.probes.step import matched_lr
-from workbook.probes.step import update
+from workbook.probes.step import matched_lr, update
 from workbook.rollouts.example import TASK, example_policy, example_rollouts
 from workbook.rollouts.likelihood import logps
 from workbook.theory import cancellation_residual, group_advantages
@@ -170,7 +169,7 @@ def situations() -> dict[str, Batch]:
 
 
 def _parting(shared: Bool[Tensor, " T"]) -> int:
-    """The first place at which the rollouts differ; what they share behind it has other contexts."""
+    """The first place at which the rollouts differ; behind it all contexts differ, too."""
     return int((~shared).nonzero()[0])
 
 
@@ -186,7 +185,9 @@ def advantages_of(name: str, rewards: Float[Tensor, " G"]) -> Float[Tensor, " G"
 @lru_cache(maxsize=64)
 def trainer_of(name: str, beta: float = 0.0):
     """TRL's trainer with an objective's loss; beta: of its KL penalty."""
-    settings = {"max_completion_length": LENGTH, "beta": beta} | OBJECTIVES[name].settings
+    # the penalty of GRPO's paper: TRL's default multiplies it by a ratio that has a slope, too
+    common = {"max_completion_length": LENGTH, "beta": beta, "use_bias_correction_kl": False}
+    settings = common | OBJECTIVES[name].settings
     return objective_trainer(_policy(), TASK, settings)
 
 
@@ -284,7 +285,7 @@ def expected_step(name: str) -> Float[Tensor, "prompts V"]:
 
 
 def step_cosine(name: str) -> float:
-    """Cosine of `expected_step` and the gradient of the expected reward, p (R - V) on each logit."""
+    """Cosine of `expected_step` and the gradient of the expected reward, p (R - V) a logit."""
     gradient = _WORLD * (_REWARDS - (_WORLD @ _REWARDS)[:, None])
     step = expected_step(name)
     return float((step * gradient).sum() / (step.norm() * gradient.norm()))
@@ -339,7 +340,7 @@ def filled_formula(
     push = advantage * weight / divisor + pull
     symbol = r"s_i" if sequence else r"r_{i,t}"
     kl = (
-        rf" + \frac{{\beta}}{{N}}\Big(\frac{{\pi_\text{{ref}}}}{{\pi}} - 1\Big)"
+        r" + \frac{\beta}{N}\Big(\frac{\pi_\text{ref}}{\pi} - 1\Big)"
         if beta and alive[place]
         else ""
     )
@@ -440,32 +441,49 @@ def formula_errors(beta: float = 0.04) -> list[float]:
 
 # --- the KL penalty
 
+PULLS = {  # what the penalty adds to a token's push, by log ratio d = log pi / pi_ref
+    "reward alone": lambda d: 0.0,
+    "with GRPO's penalty": lambda d: math.exp(-d) - 1,
+    "with TRL's default": lambda d: -d,
+}
 
+
+@single_thread()
 def compute_reference_pull(
-    beta: float = 0.04, advantage: float = -0.7, ratio: float = 0.5
+    beta: float = 0.04, advantage: float = -0.7, log2_ratio: float = -2.0
 ) -> dict[str, pd.DataFrame]:
-    """Push of the KL penalty on a token, against its probability over the reference's.
+    """Push on a token with and without the KL penalty, against pi over pi_ref, on a fresh batch.
 
-        penalty(ratio) = beta (1 / ratio - 1),     ratio = pi / pi_ref
+        GRPO's paper     A + beta (pi_ref / pi - 1)       slope of pi_ref / pi - log - 1
+        TRL's default    A - beta log(pi / pi_ref)        the same times a ratio that has a slope
 
-    It is minus the slope of TRL's penalty exp(-d) + d - 1, with d = log ratio, by the token's
-    log-probability. On a fresh batch the reward pushes by the advantage.
-
-    beta: weight of the penalty, >= 0.  ratio: of the chosen token, > 0.
-    Returns curve: ratio, series, push; chosen: the same at `ratio`.
+    beta: weight of the penalty, >= 0.  log2_ratio: of the chosen token, log2 of pi / pi_ref.
+    Returns curve: ratio, series, push; chosen: the same at `log2_ratio`.
     """
     require_range(0, math.inf, beta=beta)
-    require_range(0, math.inf, closed=False, ratio=ratio)
 
-    def pushes(at: list[float]) -> pd.DataFrame:
-        rows = []
-        for value in at:
-            pull = beta * (1 / value - 1)
-            rows += [
-                (value, "reward", advantage),
-                (value, "penalty", pull),
-                (value, "both", advantage + pull),
-            ]
+    def pushes(powers: list[float]) -> pd.DataFrame:
+        rows = [
+            (2**power, name, advantage + beta * pull(power * math.log(2)))
+            for name, pull in PULLS.items()
+            for power in powers
+        ]
         return pd.DataFrame(rows, columns=["ratio", "series", "push"])
 
-    return {"curve": pushes([2 ** (k / 8) for k in range(-48, 49)]), "chosen": pushes([ratio])}
+    return {"curve": pushes([k / 8 for k in range(-48, 49)]), "chosen": pushes([log2_ratio])}
+
+
+def reference_pull_errors(beta: float = 0.04) -> list[float]:
+    """Both formulas of the penalty minus TRL's own loss, at nine ratios to the reference."""
+    ratios = torch.linspace(-2, 2, 9)[None]
+    advantages, mask = torch.tensor([-0.7]), torch.ones(1, 9)
+    settings = {"loss_type": "dapo", "beta": beta}
+    errors = []
+    for name, corrected in (("with GRPO's penalty", False), ("with TRL's default", True)):
+        trainer = objective_trainer(
+            _policy(), TASK, settings | {"use_bias_correction_kl": corrected}
+        )
+        got = pushes_on(trainer, ratios, None, advantages, mask, torch.zeros(1, 9))[0] * 9
+        wanted = [-0.7 + beta * PULLS[name](float(d)) for d in ratios[0]]
+        errors += (got - torch.tensor(wanted)).tolist()
+    return errors

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from workbook.chapters.drift.charts import CURVE_OUTCOMES, MECHANISMS
-from workbook.chapters.exchange.charts import MEASURED_MECHANISMS
 from workbook.statistics import t_interval, unit_curve
 from workbook.studies.drift import claims
 from workbook.studies.drift.study import COMPARED, CURVES, GROUPS, PAIRS
@@ -116,10 +115,7 @@ def _noise_by_group_size() -> pd.DataFrame:
 # --- the losses of TRL (chapters 03 and 04, and data/book/losses.md)
 
 _POLICIES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M"}  # by scale
-# of the residuals: over places that the whole group shares, or over all, where nothing is shared
-PLACES = {"bundled": "shared", "smollm2_chat": "every"}
 REUSED = [2, 4, 8]  # step on the batch; before the first nothing has moved
-ARMS = dict(zip(MEASURED_MECHANISMS, ("sequence ratio alone", "dr_grpo"), strict=True))
 
 
 def _loss_drift() -> pd.DataFrame:
@@ -133,19 +129,6 @@ def _loss_drift() -> pd.DataFrame:
             interval, shared = t_interval(units["drift"]), units["shared_drift"].mean()
             rows.append((policy, step, *interval, len(units), shared))
     return pd.DataFrame(rows, columns=["policy", "step", *INTERVAL, "units", "shared"])
-
-
-def _loss_residuals() -> pd.DataFrame:
-    """Residual of sequence ratios and of PPO's clip at the same steps, beside the drift there."""
-    drift, rows = _loss_drift().set_index(["policy", "step"])["mean"], []
-    for scale, policy in _POLICIES.items():
-        table = load_measured("loss_types", scale, "residuals")
-        means = table.groupby(["arm", "reuse", "seed"])[PLACES[scale]].mean()
-        for mechanism, arm in ARMS.items():
-            for step in REUSED:
-                interval = t_interval(means[arm, step])
-                rows.append((policy, mechanism, step, drift[policy, step], *interval))
-    return pd.DataFrame(rows, columns=["policy", "mechanism", "step", "drift", *INTERVAL])
 
 
 def _loss_levels(tables: Tables, base: str | None = None) -> pd.DataFrame:
@@ -220,7 +203,6 @@ FIGURES = {
     "recovered": {"drift/noise_by_group_size": _noise_by_group_size},
     "loss_types": {
         "exchange/drift": _loss_drift,
-        "exchange/residuals": _loss_residuals,
         "exchange/normalizers": _normalizers,
         "drift/losses": losses,
     },
