@@ -11,12 +11,12 @@ from refusals import refused
 from small_run import SMALL, bundled_trainer
 from trl import GRPOConfig, GRPOTrainer
 
+from workbook.probes.baseline_noise import noise_of
 from workbook.probes.values import exact_values
 from workbook.rollouts.credit_batches import credit_batch
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.teaching.delta import Half
 from workbook.studies.teaching.masks import mask_rules, rates_by_end_value
-from workbook.studies.teaching.opposition import Opposition, noise_of
 from workbook.studies.teaching.tabular import table_change
 from workbook.tasks import get_task
 from workbook.theory import (
@@ -29,6 +29,7 @@ from workbook.theory import (
 )
 from workbook.theory.coupling import coupling_kernel
 from workbook.theory.credit import CreditBatch
+from workbook.theory.credit_controls import Opposition
 from workbook.theory.credit_masks import (
     MatchedCredit,
     SureTokens,

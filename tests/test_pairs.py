@@ -9,6 +9,7 @@ import torch
 from refusals import refused
 
 from workbook.chapters.cancelled.toy import toy_contexts, toy_tokens
+from workbook.probes.agreement import cell_correlation, falls, pushed_by
 from workbook.probes.directions import Along
 from workbook.probes.pairs import (
     OTHER_PROMPT_KINDS,
@@ -20,7 +21,6 @@ from workbook.probes.pairs import (
 from workbook.rollouts.likelihood import scores
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.teaching import by_hand
-from workbook.studies.teaching.pairs import cell_correlation, falls, pushed_by
 from workbook.tasks import get_task
 from workbook.theory.coupling import coupling_kernel
 

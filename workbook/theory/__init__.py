@@ -26,7 +26,9 @@ _NAMES = {  # module: what it offers
         " permuted sequence_logp worst_token_reset"
     ),
     "theory.credit_edits": "edit_mask ibpo",
-    "theory.credit_masks": "shared_by_place shared_by_word specific_by_place specific_by_word",
+    "theory.credit_masks": (
+        "Masked MatchedCredit shared_by_place shared_by_word specific_by_place specific_by_word"
+    ),
     "theory.credit_rules": (
         "CREDIT_RULES advantage_reweighting balanced_aggregation credit_table gtpo lambda_grpo"
         " lopti negative_token_filtering nthr token_hidden_reward w_reinforce"

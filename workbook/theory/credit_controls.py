@@ -17,7 +17,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .advantages import group_advantages, group_index, group_sum, permute_in_groups
+from .advantages import (
+    group_advantages,
+    group_index,
+    group_sum,
+    partial_baseline,
+    permute_in_groups,
+)
 from .credit import CreditBatch, credit_rule, sampled_logps, spread_over_tokens
 from .weights import objective_weights
 
@@ -151,6 +157,30 @@ def majority_vote(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, 
         most = max(votes)
         rewards[rows] = torch.tensor([float(0 < vote == most) for vote in votes]).to(rewards)
     return group_advantages(rewards, batch.group_ids, estimator)
+
+
+# -- with less of a baseline
+
+
+@dataclass(frozen=True)
+class Opposition:
+    """Credit rule: the reward minus a share of the group's mean, the dial of opposition.
+
+        A_i = r_i - share m_g
+
+    share: 1 is `dr_grpo`, where good and bad rollouts oppose one another in full; 0 is REINFORCE.
+    drop_equal: 0 in groups of equal rewards, which push below a share of 1.
+    """
+
+    share: float
+    drop_equal: bool = False
+    each_step = False
+
+    def __call__(self, batch: CreditBatch) -> Float[Tensor, " B"]:
+        advantages = partial_baseline(batch.rewards, batch.group_ids, self.share)
+        if self.drop_equal:
+            return torch.where(batch.group_advantages() == 0, 0.0, advantages)
+        return advantages
 
 
 # -- with known credit

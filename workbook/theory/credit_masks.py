@@ -154,6 +154,29 @@ def specific_by_place(
 
 
 @dataclass(frozen=True)
+class Masked:
+    """A mask of `masked_advantages` as a credit rule; permute_signs: its twin."""
+
+    shared: bool
+    by_place: bool
+    permute_signs: bool = False
+    each_step = False
+
+    def __call__(self, batch: CreditBatch) -> Float[Tensor, "B T"]:
+        return masked_advantages(batch, self.shared, self.by_place, self.permute_signs)
+
+
+@dataclass(frozen=True)
+class UnsureTokens:
+    """All unsure tokens as a credit rule: what the masks share out."""
+
+    each_step = False
+
+    def __call__(self, batch: CreditBatch) -> Float[Tensor, "B T"]:
+        return spread_over_tokens(batch, batch.group_advantages("dr_grpo")) * unsure_tokens(batch)
+
+
+@dataclass(frozen=True)
 class MatchedCredit:
     """Twin of a mask: random unsure tokens that hold as much |known credit| as the mask's do.
 

@@ -1,16 +1,45 @@
-"""Figures of the experiments on what cancels and what teaches, of the tables in
-data/figures/teaching.
-"""
+"""Figures of chapter 07: the committed tables in data/figures/teaching, and what was run now."""
 
 import altair as alt
 import pandas as pd
 
-from workbook.views.charts import curve_chart, intervals_chart
-from workbook.views.figures import rule
-from workbook.views.style import NEUTRAL, SERIES, describe_rows, titled, tooltips
+from workbook.views.charts import intervals_chart
+from workbook.views.figures import bars, by_sign, forest, panels, rule, series
+from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, titled, tooltips
 
 MASK = "the mask"  # kind of a row that is no twin
 NETWORK, COMPUTED = "networks, measured", "one context, computed"
+NOW = "one policy, now"
+_LEADS = [-0.15, 0.25]  # of the axis of ends, which stays where it is under the slider
+
+
+def agreement_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Agreement of a step with credit, whole and without sets of pairs; of `agreement_table`."""
+    x = alt.X("agreement:Q", title="correlation of a token's change and its exact credit")
+    x = x.axis(tickCount=6).scale(padding=30)
+    y = alt.Y("left_out:N", sort=None, title="left out").axis(labelLimit=240)
+    chart = bars(table, y, x, number=".2f", height=170)
+    return titled(
+        chart,
+        "Leaving out the pairs that cancel costs little more than leaving out others",
+        "one policy, now; other sets are scaled down to the size of the one that cancels",
+        describe_rows(table, "left_out", value="agreement", form=".2f"),
+    )
+
+
+def givers_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Who pushes style words along their own sign; table of `givers_table`."""
+    x = alt.X("push:Q", title="push along that of the same sign's same word (= 1)").scale(
+        padding=40
+    )
+    y = alt.Y("pushers:N", sort=None, title=None).axis(labelLimit=200)
+    chart = bars(table, y, x, number="+.2f", height=150, color=by_sign("push"))
+    return titled(
+        chart,
+        "What the same word takes from a style word, its rivals give back",
+        "one policy, now; each prompt pushes alone",
+        describe_rows(table, "pushers", value="push", form="+.2f"),
+    )
 
 
 def pairs_chart(table: pd.DataFrame):
@@ -38,12 +67,11 @@ def masks_chart(table: pd.DataFrame):
     x = alt.X("credit:Q", title="share of the unsure tokens' exact |credit| that is pushed").scale(
         domain=[0, 1.2], nice=False
     )
-    y = alt.Y("mean:Q", title="value at the end minus plain's")
+    y = alt.Y("mean:Q", title="end minus that of all tokens")
     base = alt.Chart(table).encode(x=x)
     names = table["kind"].drop_duplicates().tolist()
-    color = alt.Color("kind:N", sort=names, title=None).scale(
-        domain=names, range=list(SERIES[: len(names)])
-    )
+    color = alt.Color("kind:N", sort=names, legend=alt.Legend(title=None, symbolOpacity=1))
+    color = color.scale(domain=names, range=list(SERIES[: len(names)]))
     shape = alt.Shape("kind:N", sort=names, title=None).scale(domain=names)
     hints = tooltips(table, "label", "kind", "credit", "mean", "low", "high")
     layers = [
@@ -65,18 +93,65 @@ def masks_chart(table: pd.DataFrame):
     )
 
 
-def opposition_chart(table: pd.DataFrame):
-    """Value at the end by the share of the baseline that is subtracted, minus that with all of it.
+CHOSEN, FULL = "the share chosen", "all of it: GRPO without scaling"
 
-    table: teaching/opposition; world, share, mean, low, high, units.
+
+def opposition_chart(
+    noise: pd.DataFrame, chosen: pd.DataFrame, run: pd.DataFrame, measured: pd.DataFrame
+) -> alt.HConcatChart:
+    """The dial of opposition: noise of a step, a run of one policy, and ends of ten policies.
+
+    noise: share, noise.  chosen: one row, share, noise and lead of the dial's setting.
+    run: batch, value, line (CHOSEN, FULL).
+    measured: rows of teaching/opposition at that share; world, mean, low, high.
     """
-    return curve_chart(
-        table,
-        "share",
-        "world",
-        x_title="share of the group's mean reward that is subtracted",
-        y_title="value at the end minus GRPO's",
-        title="Training without a baseline ends higher than with all of GRPO's",
-        log2=False,
-        reference=[(0.0, "all of it: GRPO without scaling")],
+    share = alt.X("share:Q", title="share subtracted").scale(domain=[0, 1], nice=False, padding=8)
+    share = share.axis(values=[0, 0.5, 1])
+    setting = alt.Chart(chosen).encode(x=share)
+    line = setting.mark_rule(color=NEUTRAL, strokeDash=[4, 3])
+    dot = setting.mark_point(size=110, filled=True, color=ACCENT, opacity=1)
+    height = 210
+    left = series(
+        noise,
+        share,
+        alt.Y("noise:Q", title="noise per signal (GRPO: 1)").scale(zero=True),
+        spread=None,
+        points=False,
+        over=[line, dot.encode(y="noise:Q")],
+        width=150,
+        height=height,
+        title="Noise of one step",
+        color=alt.value(ACCENT),
     )
+    middle = series(
+        run,
+        alt.X("batch:Q", title="batches"),
+        alt.Y("value:Q", title="expected reward, exact").scale(zero=False),
+        "line",
+        names=[CHOSEN, FULL],
+        colors=[ACCENT, NEUTRAL],
+        spread=None,
+        points=False,
+        width=150,
+        height=height,
+        legend={"columns": 1},
+        title="One run",
+    )
+    right = forest(
+        measured,
+        "world",
+        alt.X("mean:Q", title="end minus GRPO's").scale(domain=_LEADS, nice=False, clamp=True),
+        number="+.2f",
+        zero=True,
+        width=170,
+        height=height,
+        title="Ends of ten policies each",
+    )
+    chart = panels(
+        [left, middle, right],
+        "Training without a baseline ended higher in three kinds of chains",
+        "left and middle: one policy, now; right: measured at the share chosen, 95 % t intervals",
+        describe_rows(measured, "world", interval=True),
+        spacing=24,
+    )
+    return chart.resolve_scale(color="independent", shape="independent")

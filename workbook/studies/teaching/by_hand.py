@@ -17,8 +17,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from workbook.probes.agreement import falls
 from workbook.statistics import pseudo_values
-from workbook.studies.teaching.pairs import falls
 from workbook.studies.teaching.vocabulary import toy_table
 
 _WORDS, GROUPS = (2, 10, 50), (4, 8, 16)

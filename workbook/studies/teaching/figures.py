@@ -1,15 +1,15 @@
-"""The tables that chapter 13 draws of what teaches (`workbook.studies.figures`)."""
+"""The tables that chapter 07 draws of what teaches (`workbook.studies.figures`)."""
 
 import pandas as pd
 
 from workbook.chapters.teaching.charts import COMPUTED, MASK, NETWORK
+from workbook.probes.agreement import falls
 from workbook.statistics import pseudo_values, t_interval, unit_curve
 from workbook.studies.record import Tables
 from workbook.studies.storage import read_table
 from workbook.studies.teaching import by_hand
 from workbook.studies.teaching.claims import excess_share
 from workbook.studies.teaching.masks import BATCHES, CREDIT, MASKS, PLAIN, SIGNS, UNSURE
-from workbook.studies.teaching.pairs import falls
 
 _WORLDS = {
     "world:plain": "chains",

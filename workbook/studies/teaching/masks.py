@@ -11,12 +11,9 @@ Rates are tuned on other policies: one for plain, and one for all masks, at whic
 highest on average.
 """
 
-from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
-from jaxtyping import Float
-from torch import Tensor
 
 from workbook.probes.cancellation import kinds
 from workbook.probes.values import exact_credit, exact_values
@@ -24,8 +21,7 @@ from workbook.rollouts.credit_batches import credit_batch
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.record import load_measured
 from workbook.studies.unit import StudyUnit
-from workbook.theory.credit import CreditBatch, spread_over_tokens
-from workbook.theory.credit_masks import MatchedCredit, SureTokens, masked_advantages, unsure_tokens
+from workbook.theory.credit_masks import Masked, MatchedCredit, SureTokens, UnsureTokens
 from workbook.training.loop import LoopConfig, train
 
 PROMPTS, GROUP_SIZE, BATCHES, _EVERY, _HELD_OUT = 8, 8, 32, 4, 32
@@ -51,29 +47,6 @@ MASKS = {  # name: whether its words are shared, whether by place
 PLAIN, PERMUTED, SURE, UNSURE = "plain", "permuted rewards", "sure", "unsure"
 SIGNS, CREDIT = "permuted signs", "matched credit"  # twins
 SHARED_PROMPTS = 24  # that the shares of masks are read on
-
-
-@dataclass(frozen=True)
-class Masked:
-    """A credit rule: the group's advantage on a mask's tokens; permute_signs: its twin."""
-
-    shared: bool
-    by_place: bool
-    permute_signs: bool = False
-    each_step = False
-
-    def __call__(self, batch: CreditBatch) -> Float[Tensor, "B T"]:
-        return masked_advantages(batch, self.shared, self.by_place, self.permute_signs)
-
-
-@dataclass(frozen=True)
-class UnsureTokens:
-    """A credit rule: the group's advantage on all unsure tokens."""
-
-    each_step = False
-
-    def __call__(self, batch: CreditBatch) -> Float[Tensor, "B T"]:
-        return spread_over_tokens(batch, batch.group_advantages()) * unsure_tokens(batch)
 
 
 def mask_rules() -> dict[str, object]:

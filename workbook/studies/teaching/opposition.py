@@ -10,46 +10,24 @@ own prompts and against the population of prompts; and the variance-optimal base
 E[|s|^2], with s the gradient of a rollout's log-probability, as a share of the mean reward.
 """
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from workbook.policies.models import evaluating
+from workbook.probes.baseline_noise import noise_of
 from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.rollouts.likelihood import scores
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.teaching.masks import GROUP_SIZE, PLAIN, PROMPTS, run_mask, tuned_mask_rates
+from workbook.studies.teaching.masks import GROUP_SIZE, PLAIN, run_mask, tuned_mask_rates
 from workbook.studies.unit import StudyUnit
-from workbook.theory.advantages import partial_baseline
-from workbook.theory.credit import CreditBatch
+from workbook.theory.credit_controls import Opposition
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 KNOWN = "known credit"
 NOISE_PROMPTS, DRAWS = 32, 4  # prompts of the noise study, and groups drawn of each
-
-
-@dataclass(frozen=True)
-class Opposition:
-    """A credit rule: r - share x mean reward of the group; drop_equal: 0 in groups of equal
-    rewards.
-    """
-
-    share: float
-    drop_equal: bool = False
-    each_step = False
-
-    def __call__(self, batch: CreditBatch) -> Float[Tensor, " B"]:
-        advantages = partial_baseline(batch.rewards, batch.group_ids, self.share)
-        return (
-            torch.where(batch.group_advantages() == 0, 0.0, advantages)
-            if self.drop_equal
-            else advantages
-        )
 
 
 def opposition_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
@@ -120,33 +98,3 @@ def opposition_noise_study(unit: StudyUnit) -> dict[str, pd.DataFrame]:
         {"share": share, **noise_of(rewarded - share * plain, exact, share)} for share in _SHARES
     ]
     return {"noise": pd.DataFrame(table), "optimal": pd.DataFrame(optimal)}
-
-
-def noise_of(
-    gradients: Float[Tensor, "P M D"],
-    exact: Float[Tensor, "P D"],
-    share: float,
-    prompts: int = PROMPTS,
-) -> dict[str, float]:
-    """Noise and signal of an update on so many prompts of one group each, from M groups of P
-    prompts.
-
-    noise: E|g - E g|^2 of an update on given prompts; own_signal: E|E g|^2 of these prompts;
-    population_signal: the squared length of the mean over all prompts. Signal is exact: the exact
-    gradients times 1 - share / G. own_share = own_signal / (own_signal + noise), population_share =
-    population_signal / (own_signal + noise).
-    """
-    P, M, _ = gradients.shape
-    spread = gradients - gradients.mean(1, keepdim=True)
-    noise = float(spread.square().sum(2).sum(1).mean()) / (M - 1) / prompts
-    mean = exact * (1 - share / GROUP_SIZE)
-    whole, own = float(mean.sum(0).square().sum()), float(mean.square().sum())
-    across = (whole - own) / (P * (P - 1))  # mean inner product of two prompts' gradients
-    own_signal = own / P / prompts + across * (1 - 1 / prompts)
-    return {
-        "noise": noise,
-        "own_signal": own_signal,
-        "population_signal": across,
-        "own_share": own_signal / (own_signal + noise),
-        "population_share": across / (own_signal + noise),
-    }

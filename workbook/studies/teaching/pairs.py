@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from workbook.probes.agreement import falls, pushed_by
 from workbook.probes.cancellation import kinds
 from workbook.probes.pairs import OWN_KINDS, PromptPairs, prompt_pairs
 from workbook.probes.values import exact_values
@@ -29,60 +30,7 @@ from workbook.theory.coupling import NEARLY_CERTAIN
 
 PROMPTS, _GROUP_SIZE, _PERMUTATIONS = 12, 8, 32
 DRAWN = 4  # prompts drawn for each that is wanted, since groups of equal rewards push nothing
-SETS = {  # of pushers, by the columns of `PromptPairs.split`
-    "cancelling": ("other", "same"),
-    "same sign, same word": ("same", "same"),
-    "other sign, other words": ("other", "other"),
-    "same sign, other words": ("same", "other"),
-}
-TWINS = tuple(SETS)[1:]
-_CELL = ["group", "sign", "kind"]
 CLASSES = ("style", "right result", "wrong result")
-
-
-def pushed_by(table: pd.DataFrame, name: str) -> pd.Series:
-    """What the pushers of one of SETS do to each token; the token itself is in none of them."""
-    sign, word = SETS[name]
-    return table[
-        [f"{sign}_sign_{word}_word_{context}_context" for context in ("same", "other")]
-    ].sum(axis=1)
-
-
-def cell_correlation(change: pd.Series, credit: pd.Series, cells: list[pd.Series]) -> float:
-    """Correlation of two columns about the means of their cells, over all tokens.
-
-    0 where the change does not vary, which then tells nothing of credit; NaN where there is no
-    credit to tell.
-    """
-    a, b = (values - values.groupby(cells).transform("mean") for values in (change, credit))
-    if not (b.abs() > 1e-12).any():
-        return np.nan
-    spread = np.sqrt((a**2).sum() * (b**2).sum())
-    return float((a * b).sum() / spread) if spread > 1e-12 else 0.0
-
-
-def falls(table: pd.DataFrame, credit: str = "credit") -> dict[str, float]:
-    """The correlation of change and credit, and by how much it falls without each of SETS; twins at
-    equal size.
-
-    table: tokens with CELL, OWN_KINDS and the credit's column. size_<twin>: the factor by which it
-    was scaled.
-    """
-    cells = [table[name] for name in _CELL]
-    change = table[OWN_KINDS].sum(axis=1)
-    whole = cell_correlation(change, table[credit], cells)
-    cancelling = pushed_by(table, "cancelling")
-    out = {
-        "correlation": whole,
-        "cancelling": whole - cell_correlation(change - cancelling, table[credit], cells),
-    }
-    for name in TWINS:
-        twin = pushed_by(table, name)
-        factor = min(1.0, float(cancelling.abs().sum() / max(twin.abs().sum(), 1e-300)))
-        out[name] = whole - cell_correlation(change - factor * twin, table[credit], cells)
-        out[f"size of {name}"] = factor
-    out["excess"] = out["cancelling"] - float(np.mean([out[name] for name in TWINS]))
-    return out
 
 
 def same_word_shares(table: pd.DataFrame) -> pd.DataFrame:

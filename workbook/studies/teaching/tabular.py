@@ -12,12 +12,12 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 
+from workbook.probes.agreement import cell_correlation
 from workbook.probes.cancellation import kinds
 from workbook.probes.directions import Along
 from workbook.probes.values import exact_values
 from workbook.rollouts.likelihood import FIELDS, context_logits
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.teaching.pairs import cell_correlation
 from workbook.studies.unit import StudyUnit
 from workbook.theory.coupling import NEARLY_CERTAIN
 
