@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from workbook.chapters.batching.toy import check_in_step
+from workbook.chapters.credit.repeated import check_value_gap
 from workbook.chapters.drift.explore import check_prefix_credit
 from workbook.chapters.exchange.exercises import check_sequence_weights, sequence_weights
 from workbook.chapters.exchange.explore import check_positive_only, check_unequal_weights
@@ -20,6 +21,7 @@ from workbook.chapters.groups.explore import (
 )
 from workbook.chapters.groups.toy import push_on_word
 from workbook.chapters.softmax.explore import check_coupling, check_rivals
+from workbook.probes import cell_gap
 from workbook.theory import coupling_kernel, group_advantages
 
 
@@ -105,6 +107,12 @@ def step_advantages(rewards, ids):
 
 
 ANSWERS = [
+    (check_value_gap, lambda tokens, limit: None, "Not answered"),
+    (check_value_gap, lambda t, limit: cell_gap(t, ("cell",), eps=limit), "Right"),
+    (check_value_gap, lambda t, limit: cell_gap(t, ("cell",), eps=0.0), "less than the limit"),
+    (check_value_gap, lambda t, limit: -cell_gap(t, ("cell",), eps=limit), "the reverse"),
+    (check_value_gap, lambda t, limit: cell_gap(t.assign(c=0), ("c",), eps=limit), "within a cell"),
+    (check_value_gap, lambda t, limit: 0.5 * (0.6 + 0.1), "plain mean of cells"),
     (check_word_push, lambda word, said, advantages, p: None, "Not answered"),
     (check_word_push, push_on_word, "Right"),
     (check_word_push, lambda *group: push_on_word(*group) / 5, "their pushes add up"),

@@ -2,6 +2,7 @@
 there.
 """
 
+import html
 import importlib
 import json
 import re
@@ -154,30 +155,35 @@ def test_ten_questions_lead_to_sections_that_are_there():
 @pytest.mark.parametrize("one", FIGURES.values(), ids=list(FIGURES))
 def test_what_a_figures_record_names_is_there(one):
     assert set(one.keys) <= set(registered())
+    code = "\n".join(cells(one.chapter[:2], "code"))
     assert (ROOT / "notebooks" / f"{one.chapter}.ipynb").exists()
-    code = "\n".join(cells("14", "code"))
-    for name in (*one.live, *one.measured):
+    for name in one.live:
         module, _, function = name.rpartition(".")
         assert callable(getattr(importlib.import_module(f"workbook.{module}"), function))
-        assert re.search(rf"\b{function}\(", code), f"{function} is not called in the chapter"
-    assert f'show_figure("{one.figure}")' in code
+        assert re.search(rf"\b{function}\(", code), f"{function} is not called in {one.chapter}"
+    assert len(one.shows.split()) <= 25, "a sentence"
+    assert len(one.here.split()) <= 30, "one or two"
 
 
-def test_a_card_says_what_is_shown_what_differs_and_the_outcomes():
-    card = gallery.show_figure("Curves of D")
-    assert all(registered()[key].outcome in repr(card) for key in FIGURES["Curves of D"].keys)
-    assert 'href="09_drift_fixing.ipynb"' in card._repr_html_()
-    table = gallery.gallery_table()["outcome"]
+def test_the_gallery_says_what_is_shown_what_is_here_and_the_words(monkeypatch):
+    table = gallery.gallery_table()["word"]
+    assert list(table.index) == list(FIGURES)
     assert table["Fig. 1 of H"] == registered()["H1"].outcome
-    assert f">{table['Fig. 1 of H']}</b>" in gallery.show_figure("Fig. 1 of H")._repr_html_()
     assert table["Table 3 of D"] == "no counterpart"
-    assert "ledger" not in gallery.show_figure("Table 3 of D")._repr_html_(), (
-        "no rows, no heading for them"
-    )
-    hostile = SimpleNamespace(**vars(FIGURES["Fig. 1 of H"]) | {"shows": "<script>"})
-    assert "<script>" not in gallery.FigureCard(hostile)._repr_html_()
-    with refused("figure", "H 5"):
-        gallery.show_figure("H 5")
+    card = gallery.show_gallery("D")
+    page = card._repr_html_()
+    assert 'href="09_drift_fixing.ipynb"' in page
+    for one in FIGURES.values():
+        assert (f"<b>{one.figure}</b>" in page) == one.figure.endswith(" D")
+    for key in FIGURES["Curves of D"].keys:
+        row = registered()[key]
+        assert f"{row.outcome}: {html.escape(row.measured)}" in page, "a click opens the row"
+    assert f"Curves of D: {table['Curves of D']}, chapter 09" in repr(card)
+    hostile = SimpleNamespace(**vars(FIGURES["Curves of D"]) | {"shows": "<script>"})
+    monkeypatch.setattr(gallery, "read_figures", lambda: {"Curves of D": hostile})
+    assert "<script>" not in gallery.show_gallery("D")._repr_html_()
+    with refused("paper", "E"):
+        gallery.show_gallery("E")
 
 
 # --- findings and settings

@@ -11,7 +11,8 @@ import pytest
 import torch
 from refusals import refused
 
-from workbook.chapters.credit import explore
+from workbook import sample_rollouts
+from workbook.chapters.credit import explore, repeated
 from workbook.probes import value_gaps
 from workbook.probes.value_gaps import movement_shares, step_gaps
 from workbook.studies import StudyUnit, Tables, measurements
@@ -53,6 +54,27 @@ def test_the_gap_is_the_slope_of_a_regression_with_a_constant_per_cell():
     assert cell_gap(table.assign(dlogp=0.01 * table["dlogp"]), ("group",)) == cell_gap(
         table, ("group",)
     )
+
+
+def test_repeated_updates_measure_with_a_readers_gap_and_leave_the_policy(policy, task):
+    rollouts = sample_rollouts(policy, task, 2, 8, seed=1, max_new_tokens=48)
+    weights = [part.clone() for part in policy.model.parameters()]
+    seen = []
+
+    def mine(tokens, limit):
+        seen.append((tokens.groupby("cell")["reward"].nunique().max(), limit))
+        return cell_gap(tokens, ("cell",), eps=limit) + 1
+
+    table = repeated.repeat_updates(policy, task, rollouts, mine, updates=2)
+    own = repeated.repeat_updates(policy, task, rollouts, lambda *_: None, updates=2)
+    np.testing.assert_allclose(table["mean"], own["mean"] + 1, atol=1e-9)
+    assert table["step"].tolist() == [1, 1, 2, 2]
+    assert table["rule"].tolist() == repeated.RULES * 2
+    assert {rewards for rewards, _ in seen} == {1}, "a cell has one reward"
+    assert seen[0][1] == seen[2][1] == repeated.FIXED_NATS
+    assert seen[1][1] < seen[3][1], "the limit grows with the movement"
+    assert all(map(torch.equal, weights, policy.model.parameters()))
+    assert repeated.repeated_chart(table).to_dict()
 
 
 def test_parts_share_no_rollout_and_have_the_size_asked_for(unit):

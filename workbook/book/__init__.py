@@ -9,7 +9,7 @@ _NAMES = {
     "book.chapters": "describe find_chapters run_chapters",
     "book.conclusions": "decisions findings undecided",
     "book.evidence": "evidence_table",
-    "book.gallery": "gallery_table show_figure",
+    "book.gallery": "gallery_table show_gallery",
     "book.pages": "render_book",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

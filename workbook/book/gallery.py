@@ -1,6 +1,7 @@
 """The papers, figure by figure (chapter 14), from data/book/figures.yaml."""
 
 import html
+import textwrap
 from types import SimpleNamespace
 
 import pandas as pd
@@ -11,77 +12,85 @@ from workbook.messages import require_one_of
 
 # before what is reconstructed, not read off the paper
 _READING = "[reading] "
+_NO_COUNTERPART = "no counterpart"
+PAPERS = ("H", "D")
+_CELL = "text-align: left; vertical-align: top"
 
 
 def read_figures() -> dict[str, SimpleNamespace]:
     """Read {name: record} of data/book/figures.yaml, whose first lines say what the fields are."""
-    defaults = {"live": [], "measured": [], "controls": [], "keys": [], "reading": False}
+    defaults = {"live": [], "keys": [], "reading": False}
     return {
         record["figure"]: SimpleNamespace(**{**defaults, **record})
         for record in read_book("figures")
     }
 
 
-def _what_it_shows(figure: SimpleNamespace) -> str:
-    return _READING + figure.shows if figure.reading else figure.shows
+def gallery_table(paper: str | None = None) -> pd.DataFrame:
+    """A row per figure: what the paper shows, what is here, the chapter, the first row's word.
 
-
-class FigureCard:
-    """A figure's record as a card on the page, and as text in a terminal."""
-
-    def __init__(self, figure: SimpleNamespace):
-        self.figure = figure
-        self.outcomes = [registered()[key] for key in figure.keys]
-        self.lines = {
-            f"Paper {figure.figure[-1]}, {figure.names}": _what_it_shows(figure),
-            "Here": figure.here,
-        }
-        if figure.controls:
-            self.lines["Controls"] = ", ".join(figure.controls)
-        self.lines["What differs"] = figure.differs
-
-    def __repr__(self) -> str:
-        lines = [f"{name}: {text}" for name, text in self.lines.items()]
-        rows = [f"  {row.key}: {row.outcome}, {format_number(row)}" for row in self.outcomes]
-        if rows:
-            lines += ["Outcomes:", *rows]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        lines = "".join(
-            f"<p><b>{html.escape(name)}.</b> {html.escape(text)}</p>"
-            for name, text in self.lines.items()
-        )
-        rows = []
-        for row in self.outcomes:
-            number = html.escape(format_number(row))
-            measured = f'<abbr title="{html.escape(row.key)}">{html.escape(row.measured)}</abbr>'
-            rows.append(f"<li>{outcome_badge(row.outcome)} {measured}: {number}</li>")
-        outcomes = ""
-        if rows:
-            outcomes = f"<p><b>What the ledger says.</b></p><ul>{''.join(rows)}</ul>"
-        chapter = self.figure.chapter
-        link = f'<a href="{chapter}.ipynb">chapter {chapter[:2]}</a>'
-        return f"{lines}{outcomes}<p>More: {link}</p>"
-
-
-def show_figure(name: str) -> FigureCard:
-    """Show what the paper has, what stands for it here, what differs, and the ledger's outcomes."""
-    figures = read_figures()
-    require_one_of("figure", name, tuple(figures))
-    return FigureCard(figures[name])
-
-
-def gallery_table() -> pd.DataFrame:
-    """All figures: what the paper shows, whether it is computed live, the first row's outcome."""
+    paper: "H" (arXiv 2605.08666) or "D" (arXiv 2604.13088); both by default.
+    """
+    if paper is not None:
+        require_one_of("paper", paper, PAPERS)
     rows = []
     for one in read_figures().values():
-        live = "yes" if one.live else "no"
-        rows.append((one.figure, _what_it_shows(one), live, outcome_word(one.keys)))
-    columns = ["figure", "paper shows", "computed live", "outcome"]
+        if paper in (None, one.figure[-1]):
+            shows = _READING + one.shows if one.reading else one.shows
+            word = registered()[one.keys[0]].outcome if one.keys else _NO_COUNTERPART
+            chapter = one.chapter[:2] if one.keys else ""
+            rows.append((one.figure, shows, one.here, chapter, word))
+    columns = ["figure", "the paper shows", "here", "chapter", "word"]
     return pd.DataFrame(rows, columns=columns).set_index("figure")
 
 
-def outcome_word(keys: list[str]) -> str:
-    """The outcome of the first of some rows of the ledger."""
-    return registered()[keys[0]].outcome if keys else "no counterpart"
+class Gallery:
+    """The figures of a paper as a table whose words open their rows; text in a terminal."""
+
+    def __init__(self, paper: str):
+        self.table = gallery_table(paper)
+        figures = read_figures()
+        self.figures = [figures[name] for name in self.table.index]
+
+    def __repr__(self) -> str:
+        lines = []
+        for row in self.table.itertuples():
+            _, shows, here, chapter, word = row
+            lines.append(f"{row.Index}: {word}" + (f", chapter {chapter}" if chapter else ""))
+            for name, text in (("The paper", shows), ("Here", here)):
+                indent = "    "
+                lines.append(
+                    textwrap.fill(
+                        f"{name}: {text}", 100, initial_indent=indent, subsequent_indent=indent
+                    )
+                )
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        names = [self.table.index.name, *self.table.columns]
+        head = "".join(f'<th style="{_CELL}">{name}</th>' for name in names)
+        body = []
+        for one, row in zip(self.figures, self.table.itertuples(), strict=True):
+            _, shows, here, chapter, word = row
+            link = f'<a href="{one.chapter}.ipynb">{chapter}</a>' if chapter else "—"
+            texts = [f"<b>{one.figure}</b>", html.escape(shows), html.escape(here), link]
+            cells = "".join(f'<td style="{_CELL}">{text}</td>' for text in texts)
+            body.append(f'<tr>{cells}<td style="{_CELL}">{_word(one, word)}</td></tr>')
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _word(one: SimpleNamespace, word: str) -> str:
+    """A figure's word, which opens what was measured."""
+    if not one.keys:
+        return word
+    rows = []
+    for key in one.keys:
+        row = registered()[key]
+        measured = html.escape(f"{row.measured}: {format_number(row)}")
+        rows.append(f"<p>{row.outcome}: {measured} ({html.escape(key)})</p>")
+    return f"<details><summary>{outcome_badge(word)}</summary>{''.join(rows)}</details>"
+
+
+def show_gallery(paper: str) -> Gallery:
+    """Show the figures and tables of paper "H" or "D", with what stands for each in this book."""
+    return Gallery(paper)

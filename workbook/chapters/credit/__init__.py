@@ -12,5 +12,6 @@ _NAMES = {  # module: what it offers
         "check_continuations explore_budget explore_repeated live_value_gap"
         " movement_by_class shares_chart value_path"
     ),
+    "chapters.credit.repeated": "check_value_gap repeat_updates repeated_chart",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)
