@@ -91,7 +91,9 @@ def value_path(table: pd.DataFrame) -> alt.LayerChart:
     )
 
 
-def movement_by_class(summary: pd.DataFrame) -> alt.LayerChart:
+def movement_by_class(
+    summary: pd.DataFrame, title: str = "Which tokens training moved"
+) -> alt.LayerChart:
     """Movement of each class of token, one line per class: columns kind, mean, low, high (nats),
     maybe training.
     """
@@ -105,7 +107,7 @@ def movement_by_class(summary: pd.DataFrame) -> alt.LayerChart:
     number = "+.2f" if "training" in summary else "+.3f"
     return titled(
         forest(summary, "kind", x, number=number, zero=True, form="+.4f", **several),
-        "Which tokens training moved",
+        title,
         "dot: mean over prompts; bar: 95 % interval; right of 0: now more likely",
         describe_rows(
             summary, *(c for c in ("training", "kind") if c in summary), form="+.3f", interval=True
