@@ -5,13 +5,15 @@ import re
 import pytest
 import torch
 
+from workbook import sequence_logps
 from workbook.chapters.batching.toy import check_in_step
+from workbook.chapters.credit.explore import check_continued, continued_rewards
 from workbook.chapters.credit.repeated import check_value_gap
 from workbook.chapters.drift.explore import check_prefix_credit
 from workbook.chapters.exchange.exercises import check_sequence_weights, sequence_weights
 from workbook.chapters.exchange.explore import check_positive_only, check_unequal_weights
 from workbook.chapters.exercises import check_fits, check_reward
-from workbook.chapters.flips.explore import check_shares, check_words
+from workbook.chapters.flips.explore import check_undone, check_words, undone_step
 from workbook.chapters.groups.exercises import check_group_advantages, four_rules
 from workbook.chapters.groups.explore import (
     OPENINGS,
@@ -86,12 +88,25 @@ def words_from(first, before_first=True):
     return words
 
 
-def shares_by(changes):
-    def shares(dlogp, advantage, eps):
-        sides = dlogp[advantage > 0], dlogp[advantage < 0]
-        return torch.stack([torch.stack(changes(side, eps)).double().mean(1) for side in sides])
-
-    return shares
+def step_by_step(policy, rollouts, lr, put_back=True, masked=True, mean=True):
+    """A step of SGD that is measured and undone, with the mistakes that a reader may make."""
+    names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+    batch = [getattr(rollouts, name) for name in names]
+    weights = list(policy.model.parameters())
+    start = [weight.detach().clone() for weight in weights]
+    before = sequence_logps(policy.model, *batch)[0]
+    objective = (rollouts.advantages[:, None] * before).sum()
+    (objective / before.numel() if mean else objective).backward()
+    with torch.no_grad():
+        for weight in weights:
+            if weight.grad is not None:
+                weight += lr * weight.grad
+                weight.grad = None
+        change = sequence_logps(policy.model, *batch)[0] - before.detach()
+        if put_back:
+            for weight, value in zip(weights, start, strict=True):
+                weight.copy_(value)
+    return change[rollouts.completion_mask.bool()] if masked else change
 
 
 def behind(text):
@@ -232,9 +247,6 @@ ANSWERS = [
         lambda *batch: sequence_weights(*batch[:3], -99, 99).clamp(batch[3], batch[4]) * batch[1],
         "you clamp",
     ),
-    (check_shares, shares_by(lambda d, eps: (d > eps, d < -eps, d.abs() <= eps)), "Right"),
-    (check_shares, shares_by(lambda d, eps: (d > eps, d.abs() <= eps, d < -eps)), "stable second"),
-    (check_shares, shares_by(lambda d, eps: (d >= eps, d <= -eps, d.abs() < eps)), "not >= eps"),
     (check_positive_only, lambda r, g: group_advantages(r, g, "positive_only"), "Right"),
     (check_positive_only, lambda r, g: group_advantages(r, g, "grpo"), "still there"),
     (
@@ -258,6 +270,19 @@ ANSWERS = [
         "position (0, 0) should be -0.1667",
     ),
     (check_prefix_credit, lambda r, ids: None, "Not answered"),
+    (check_continued, continued_rewards, "Right"),
+    (check_continued, lambda *ids: continued_rewards(*ids).mean(), "return each reward"),
+    (check_continued, lambda p, i, w, k: continued_rewards(p, i, w[:0], k), "keep what was"),
+    (check_continued, lambda *ids: torch.zeros(ids[-1]), "leave the prompt out"),
+    (check_continued, lambda p, i, w, k: torch.full((k,), 0.01), "without a mean"),
+    (check_continued, lambda *ids: None, "Not answered"),
+    (check_undone, step_by_step, "Right"),
+    (check_undone, lambda *batch: step_by_step(*batch, put_back=False), "has moved"),
+    (check_undone, lambda *batch: step_by_step(*batch, masked=False), "within the mask"),
+    (check_undone, lambda *batch: step_by_step(*batch, mean=False), "too long"),
+    (check_undone, lambda *batch: -undone_step(*batch), "turned around"),
+    (check_undone, lambda *batch: 0 * undone_step(*batch), "nothing moved"),
+    (check_undone, lambda *batch: None, "Not answered"),
     (check_words, words_from(0, before_first=False), "Right"),
     (check_words, words_from(0), "begin with 0, with a space"),
     (check_words, words_from(-1), "begin with 0, with a space"),

@@ -136,9 +136,7 @@ def test_a_models_band_is_its_prompts_and_the_familys_an_interval():
     assert first["high"] - first["mean"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
 
 
-def test_permuted_advantages_stay_in_their_group_and_own_shares_are_of_one_prompt_alone(
-    policy, task
-):
+def test_permuted_advantages_stay_in_their_group_and_routes_add_up_to_the_step(policy, task):
     rollouts = pushing_prompts(sample_rollouts(policy, task, 8, 4, seed=0), 2)
     permuted = permuted_advantages(rollouts, seed=1)
     assert (
@@ -147,9 +145,25 @@ def test_permuted_advantages_stay_in_their_group_and_own_shares_are_of_one_promp
         .values.equal(rollouts.advantages.view(2, 4).sort().values)
     )
     assert not torch.equal(permuted.advantages, rollouts.advantages)
-    curve = charts.own_share(dose_blocks(policy, rollouts, 2, 1), (1, 2))
-    assert curve.query("prompts == 1")["mean"].tolist() == [1, 1]
-    assert curve.query("prompts == 2")["mean"].between(0.05, 0.95).all()
+    blocks = dose_blocks(policy, rollouts, 2, 1)
+    routes = charts.movement_by_route(blocks)
+    assert routes["mean"].max() == 1
+    assert set(routes["route"]) == set(charts.ROUTES)
+    assert routes["follows"].between(0, 1).all()
+    own, _, others = (routes[routes["route"] == route] for route in charts.ROUTES)
+    assert own["follows"].min() > others["follows"].max(), "its own push goes its own way"
+    # a prompt alone leaves the other prompts' route empty
+    alone = blocks.blocks["group"] == blocks.blocks["group"].iloc[0]
+    of_one = replace(
+        blocks,
+        changes=blocks.changes * alone.to_numpy()[:, None],
+        tokens=blocks.tokens.assign(
+            advantage=blocks.tokens["advantage"].where(blocks.tokens["group"] == 0, 0.0)
+        ),
+    )
+    left = charts.movement_by_route(of_one).set_index("route")
+    assert (left.loc[charts.ROUTES[2], "mean"] == 0).all()
+    assert "other prompts" in charts.routes_chart(routes).to_dict()["description"]
 
 
 def test_one_step_at_any_setting_stands_beside_the_models_measured_before(policy, task):

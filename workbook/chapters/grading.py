@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 UNANSWERED = "Not answered yet: put your answer in place of None and run the cell again."
+OURS = "Computed by the workbook's own version, until yours returns something."
 
 
 def answer_of(answer: Callable | object, *arguments) -> Tensor | None:
@@ -39,6 +40,28 @@ def answer_of(answer: Callable | object, *arguments) -> Tensor | None:
     except (TypeError, ValueError, RuntimeError):  # of what holds anything but numbers
         print(f"Not quite: {str(got)[:60]!r} is no number, nor a list or tensor of numbers.")
         return None
+
+
+def answer_or_ours(answer: Callable, ours: Callable, *arguments):
+    """What a reader's function returns; where it returns None or raises, what `ours` returns.
+
+    For the cell after an exercise, so that it runs with the exercise unanswered, and says so.
+
+    >>> answer_or_ours(lambda x: None, lambda x: 2 * x, 3)
+    Computed by the workbook's own version, until yours returns something.
+    6
+    >>> answer_or_ours(lambda x: 4 * x, lambda x: 2 * x, 3)
+    12
+    """
+    try:
+        returned = answer(*arguments)
+    except Exception as error:
+        print(f"Yours raised {type(error).__name__}: {error}")
+        returned = None
+    if returned is None:
+        print(OURS)
+        return ours(*arguments)
+    return returned
 
 
 def settings_fault(settings: object, *functions: Callable) -> str | None:

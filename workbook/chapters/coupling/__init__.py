@@ -12,6 +12,6 @@ _NAMES = {  # module: what it offers
     "chapters.coupling.charts": (
         "agreement_by_movement agreement_by_movement_chart confidence_chart training_chart"
     ),
-    "chapters.coupling.explore": "check_forecast explore_couplings live_mass live_push",
+    "chapters.coupling.explore": "explore_couplings live_mass live_push",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -27,9 +27,16 @@ AGREEMENT = ("agreement, all", "agreement, unsure", "agreement, moved")
 WEIGHTS = ("output layer", "all weights")
 SIGNS = {"any": None, "same": "same", "opposite": "opposite"}
 BELOW_HALF_TEXT = {2: "both below one half", 1: "one below one half", 0: "none below one half"}
-_SHARES = {"pairs": "share of the pairs", "size": "share of the mass", "net": "net coupling / mass"}
-DOMAINS = {"pairs": [0, 0.7], "size": [0, 0.7], "net": [-0.6, 0.6]}
-THE_FAMILY = "the family"
+_SHARES = {
+    "pairs": "share of the pairs",
+    "size": "share of all coupling",
+    "net": "the same with its sign",
+}
+DOMAINS = {"pairs": [0, 1.15], "size": [0, 0.65], "net": [-0.75, 0.75]}
+# rows of a chart: two kinds of pair that hold nearly all coupling, and the rest
+STRONGEST = ("same token, both below one half", "different, both below one half")
+REST = "all other pairs"
+THE_FAMILY = "ten policies"
 
 
 # --- the map over both probabilities
@@ -162,59 +169,80 @@ def compute_mass(
     table = measured_table("coupling/mass")
     setting = ["weights", "signs", "same_context"]
     here = (table[setting] == [weights, signs, same_context]).all(axis=1)
-    rows = table[here].drop(columns=setting).assign(series=THE_FAMILY)
-    return {name: rows[rows["shown"] == name].drop(columns="shown") for name in _SHARES}
+    rows = table[here].drop(columns=setting)
+    tables = {name: rows[rows["shown"] == name].drop(columns="shown") for name in _SHARES}
+    return {name: strongest_and_rest(one).assign(series=THE_FAMILY) for name, one in tables.items()}
+
+
+def strongest_and_rest(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the STRONGEST kinds of a table of `mass_shares`, and one for the sum of all others.
+
+    The sum is one of means, and has no interval.
+    """
+    strong = table["kind"].isin(STRONGEST)
+    rest = {"kind": REST, "mean": table.loc[~strong, "mean"].sum(), "units": table["units"].min()}
+    return pd.concat([table[strong], pd.DataFrame([rest])], ignore_index=True)
 
 
 def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> alt.HConcatChart:
-    """Dots with intervals, a line per kind of pair and a panel for each of SHARES; tables of
-    compute_mass.
+    """Bars of the two strongest kinds of pair and the rest, a panel for each of SHARES.
+
+    Tables of compute_mass.
     """
     tables = dict(zip(_SHARES, (pairs, size, net), strict=True))
-    look = {
-        "names": [THE_FAMILY, NOW],
-        "zero": True,
-        "width": 158,
-        "height": alt.Step(13),
-        "form": ".3f",
-    }
+    rows = [*STRONGEST, REST]
     panels = []
     for name, table in tables.items():
         require_columns(table, ["series", "kind", "mean", "low", "high"], "mass_chart")
-        x = (
-            alt.X("mean:Q", title=None)
-            .scale(domain=DOMAINS[name], clamp=True)
-            .axis(format="%", tickCount=4)
-        )
+        x = alt.X("mean:Q", title=None).scale(domain=DOMAINS[name], clamp=True)
+        y = alt.Y("kind:N", sort=rows, title=None).axis(labels=name == "pairs", labelLimit=340)
+        look = {"names": [THE_FAMILY, NOW], "number": ".1%", "form": ".3f"}
         panels.append(
-            figures.forest(
-                table, "kind", x, "series", labels=name == "pairs", title=_SHARES[name], **look
+            figures.bars(
+                table,
+                y,
+                x.axis(format="%", tickCount=3),
+                "series",
+                title=_SHARES[name],
+                width=158,
+                height=alt.Step(24),
+                **look,
             )
         )
+    described = (
+        f"{_SHARES[name]}: {describe_rows(t, 'series', 'kind', form='.2f')}"
+        for name, t in tables.items()
+    )
     return figures.panels(
         panels,
-        "Few pairs hold the mass, and its two halves have opposite signs",
-        "by kind of pair; bars: 95 % t intervals over ten policies; this policy: no interval",
-        "; ".join(
-            f"{_SHARES[name]}: {describe_rows(t, 'series', 'kind', form='.2f')}"
-            for name, t in tables.items()
-        ),
+        "Pairs of one unlikely word are few and strong; its rivals take as much back",
+        "coupling of a prompt's pairs of tokens; thin lines: 95 % t intervals over ten policies",
+        "; ".join(described),
         spacing=10,
     )
 
 
 def describe_mass(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> str:
-    """The two kinds that hold the mass, in words."""
+    """The two kinds that hold most coupling, in words."""
     shown = NOW if NOW in set(size["series"]) else THE_FAMILY
     mass = size[size["series"] == shown].nlargest(2, "mean")
     return (
-        f"Of the mass, {shown}: "
+        f"Of all coupling, {shown}: "
         + ", ".join(f"{row.mean:.0%} on {row.kind}" for row in mass.itertuples())
         + "."
     )
 
 
 # --- one token pushes
+
+
+def kind_name(name: str) -> str:
+    """A kind of token as a chart shows it: tables call p < BELOW_HALF unsure.
+
+    >>> kind_name("different, unsure")
+    'different, below one half'
+    """
+    return name.replace("unsure", "below one half")
 
 
 def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
@@ -229,6 +257,7 @@ def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
     drawn = []
     for panel, names in {"followers": FOLLOWERS, "agreement": AGREEMENT}.items():
         rows = table[table["panel"] == panel]
+        rows = rows.assign(series=rows["series"].map(kind_name))
         y_title, title = titles[panel]
         drawn.append(
             curve_chart(
@@ -239,9 +268,9 @@ def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
                 x_title="optimizer steps of training",
                 y_title=y_title,
                 title=title,
-                subtitle="unsure: below one half; band: 95 % t interval over ten policies",
-                reference=[(rows["threshold"].iloc[0], "threshold of the claim")],
-                names=list(names),
+                subtitle="below one half: p < 0.5; band: 95 % t interval over ten policies",
+                reference=[(rows["threshold"].iloc[0], "what was claimed")],
+                names=[kind_name(name) for name in names],
                 legend={"columns": 1},
                 width=293,
             )
@@ -258,8 +287,8 @@ def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
     tokens a bin.
 
     table: of `masked_update`, with a column agree (bool).  Columns size (median |dlogp|, nats),
-    mean, low, high (interval over prompts), tokens, unsure (share of tokens below one half).  A
-    change of exactly 0 has no direction.
+    mean, low, high (interval over prompts), tokens, below one half (share of them).  A change of
+    exactly 0 has no direction.
     """
     moved = table.dropna(subset="agree").assign(size=lambda t: t["dlogp"].abs()).query("size > 0")
     rank = moved["size"].rank(method="first")
@@ -267,13 +296,13 @@ def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
     rows = []
     for _, part in moved.groupby(place):
         interval = bootstrap_mean(part["agree"].astype(float), part["group"])
-        unsure = float((part["logp"] < np.log(BELOW_HALF)).mean())
+        below_half = float((part["logp"] < np.log(BELOW_HALF)).mean())
         rows.append(
             {
                 "size": part["size"].median(),
                 **interval._asdict(),
                 "tokens": len(part),
-                "unsure": unsure,
+                "below one half": below_half,
             }
         )
     return pd.DataFrame(rows)
@@ -282,11 +311,13 @@ def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
 def agreement_by_movement_chart(table: pd.DataFrame, paper: float = 0.7) -> alt.LayerChart:
     """Points of `agreement_by_movement`, from tokens that hardly move to those that move most."""
     require_columns(
-        table, ["size", "mean", "low", "high", "tokens", "unsure"], "agreement_by_movement_chart"
+        table,
+        ["size", "mean", "low", "high", "tokens", "below one half"],
+        "agreement_by_movement_chart",
     )
     x = alt.X("size:Q", title="how far a token moves, |dlogp| (nats, log scale)").scale(type="log")
     y = alt.Y("mean:Q", title="share whose sign agrees").scale(domain=[0, 1])
-    look = {"spread": "bars", "shown": ["tokens", "unsure"], "color": alt.value(ACCENT)}
+    look = {"spread": "bars", "shown": ["tokens", "below one half"], "color": alt.value(ACCENT)}
     return titled(
         figures.series(
             table, x.axis(format="~e", tickCount=6, grid=False), y, threshold=paper, **look

@@ -1,14 +1,12 @@
-"""Explorers, live studies and exercises of chapters 05, 10 and 14: the policy in hand beside ten of
-the family.
+"""Explorers and live studies of chapters 05, 10 and 14: the policy in hand beside ten of the
+family.
 """
 
 from collections.abc import Iterator
 
 import pandas as pd
-import torch
 
 from workbook.chapters.coupling import charts
-from workbook.chapters.grading import answer_of, grade
 from workbook.messages import progress
 from workbook.probes.coupling import (
     choose_tokens,
@@ -95,13 +93,14 @@ def measure_push(
         means = pd.concat(moved, axis=1).mean(axis=1)
         for kind in charts.FOLLOWERS:
             if kind in means:
-                yield rate, f"{kind}, now", means[kind]
+                yield rate, f"{charts.kind_name(kind)}, now", means[kind]
 
 
 def family_push(optimizer: str = "sgd") -> pd.DataFrame:
     """The family's spillover before training, the same at every rate since its steps were small."""
     before = measured_table("coupling/training").query("panel == 'followers' and step == 0")
     before = before[["series", "mean", "low", "high", "units"]]
+    before = before.assign(series=before["series"].map(charts.kind_name))
     return pd.concat([before.assign(lr=rate) for rate in RATES[optimizer]], ignore_index=True)
 
 
@@ -124,18 +123,19 @@ def live_push(policy, task, prompts: int = 4) -> LiveStudy:
         "worse rollouts push": {"side": "worse rollouts"},
         "AdamW": {"optimizer": "adamw"},
     }
+    kinds = [charts.kind_name(kind) for kind in charts.FOLLOWERS]
     return live_curve(
         *(measure_push, family_push, controls, policy, task),
         x="lr",
         presets=presets,
-        now=[f"{kind}, now" for kind in charts.FOLLOWERS],
-        names=[*charts.FOLLOWERS, *(f"{kind}, now" for kind in charts.FOLLOWERS)],
+        now=[f"{kind}, now" for kind in kinds],
+        names=[*kinds, *(f"{kind}, now" for kind in kinds)],
         x_title="learning rate (log scale)",
         y_title="movement / the pushing tokens'",
-        title="One token pushes: how far others move, on this policy now",
+        title="The same unlikely word follows fully, other words far less",
         subtitle=(
-            "without 'now': ten policies, better rollouts push, small steps; unsure: below one"
-            " half; band: 95 % t"
+            "one word below one half pushes; without 'now': ten policies, small steps; band: 95 %"
+            " t interval"
         ),
     )
 
@@ -151,13 +151,14 @@ def measure_mass(
     anchors=8,
     seed=0,
 ) -> dict[str, pd.DataFrame]:
-    """`mass_shares` of this policy now.
+    """`mass_shares` of this policy now, of the strongest kinds of pair and the rest.
 
     anchors: tokens of each prompt whose gradient of all weights is taken.
     """
     rollouts = sample_rollouts(policy, task, prompts, group_size, seed, max_new_tokens=NEW_TOKENS)
     pairs = pair_sums(policy, rollouts, prompts, anchors, seed).assign(seed=0)
-    return charts.mass_shares(pairs, weights, signs, same_context)
+    shares = charts.mass_shares(pairs, weights, signs, same_context)
+    return {name: charts.strongest_and_rest(table) for name, table in shares.items()}
 
 
 def live_mass(policy, task, prompts: int = 8) -> LiveStudy:
@@ -175,34 +176,3 @@ def live_mass(policy, task, prompts: int = 8) -> LiveStudy:
     }
     shown = charts.compute_mass, charts.mass_chart, controls
     return live_tables(measure_mass, *shown, policy, task, charts.describe_mass, presets=presets)
-
-
-# --- exercises
-
-
-def check_forecast(function) -> None:
-    """Check a function (kernel (N, N), pushes (N,), lr) -> first-order dlogp (N,) of a step on the
-    output layer.
-
-    >>> check_forecast(lambda kernel, pushes, lr: lr * kernel.diagonal() * pushes)
-    Not quite: this is each token's own push alone; every other token of the group adds to it.
-    """
-    factor = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    kernel, lr = factor @ factor.T, 0.1
-    pushes = torch.tensor([1.0, -0.5, 0.0, 2.0, -1.5], dtype=torch.float64)
-    right, own, rows = lr * kernel @ pushes, lr * kernel.diagonal() * pushes, lr * kernel.sum(1)
-    mistakes = {
-        "this is each token's own push alone; every other token of the group adds to it.": own,
-        "the learning rate is missing.": kernel @ pushes,
-        "this weighs by the token that is moved; the advantage is that of the token that pushes.": (
-            rows * pushes
-        ),
-        "all tokens seem to push with weight 1; multiply by their pushes.": rows,
-        "this leaves out each token's own push.": right - own,
-        "sizes are added here; opposite pushes take each other back.": (
-            lr * (kernel * pushes).abs().sum(1)
-        ),
-        "the sign is turned around: a positive push makes its own token more likely.": -right,
-    }
-    praise = "Right: one row of the kernel, weighed by what every token of the group pushes with."
-    grade(answer_of(function, kernel.clone(), pushes.clone(), lr), right, mistakes, praise, "token")

@@ -9,8 +9,8 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.credit.explore": (
-        "check_continuations explore_budget explore_repeated live_value_gap"
-        " movement_by_class shares_chart value_path"
+        "check_continued check_continuations continued_rewards explore_budget explore_repeated"
+        " live_value_gap movement_by_class shares_chart value_path"
     ),
     "chapters.credit.repeated": "check_value_gap repeat_updates repeated_chart",
 }

@@ -3,15 +3,19 @@ not known exactly.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import altair as alt
 import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
-from workbook.chapters.grading import UNANSWERED
+from workbook.chapters.grading import UNANSWERED, answer_of
 from workbook.probes.step import matched_lr
 from workbook.probes.value_gaps import SMALL_NATS, step_gaps
 from workbook.probes.values import exact_pool
+from workbook.rollouts.example import ANSWER, PROMPT, TASK, example_policy, example_rollouts
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks.task import SEED_CLASSES
 from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider
@@ -301,6 +305,73 @@ def explore_repeated() -> Explorer:
 
 
 # --- exercises
+
+_CONTINUATIONS = 64  # of a token, in the check
+
+
+def continued_rewards(
+    policy, prompt_ids: Int[Tensor, " P"], written: Int[Tensor, " T"], continuations: int
+) -> Float[Tensor, " K"]:
+    """Rewards of answers to the example's prompt that a policy continues after `written`.
+
+    prompt_ids, written: token ids of the prompt, and of the answer so far. K continuations, whole
+    answers of 48 tokens at most.
+    """
+    start = torch.cat([prompt_ids, written]).repeat(continuations, 1)  # (K, P + T)
+    limit = _LENGTH - len(written)
+    ids = policy.model.generate(start, do_sample=True, top_k=0, max_new_tokens=limit)
+    texts = policy.tokenizer.batch_decode(ids[:, len(prompt_ids) :], skip_special_tokens=True)
+    paid = TASK.reward([PROMPT] * continuations, texts, [ANSWER] * continuations)
+    return torch.tensor(paid)
+
+
+def check_continued(function: Callable) -> None:
+    """Check a function of the arguments of `continued_rewards` that returns rewards (K,).
+
+    It is tried after three tokens of rollouts A and B, whose values are known exactly.
+
+    >>> check_continued(lambda *arguments: torch.ones(64))
+    Not quite: after '8' of B hardly any reward is left, and yours pays 1.00: keep what was written.
+    """
+    policy = example_policy()
+    pair = example_rollouts(policy)
+    _, known = exact_pool(policy, TASK, pair)
+    prompt_ids = pair.prompt_ids[0][pair.prompt_mask[0].bool()]
+    # B up to its error, A up to its answer, and its first word
+    for row, position in ((1, 9), (0, 21), (0, 0)):
+        written = pair.completion_ids[row, : position + 1]
+        got = answer_of(function, policy, prompt_ids, written, _CONTINUATIONS)
+        if got is None:
+            return
+        if got.shape != (_CONTINUATIONS,):
+            print(f"Not quite: its shape is {tuple(got.shape)}; return each reward, (K,).")
+            return
+        if not ((got == 0) | (got == 1)).all():
+            print("Not quite: rewards are 0 or 1; return them as they are, without a mean.")
+            return
+        token = known.query("rollout == @row and position == @position").iloc[0]
+        mean, exact = float(got.double().mean()), float(token["value"])
+        error = max((exact * (1 - exact) / _CONTINUATIONS) ** 0.5, 0.02)
+        if abs(mean - exact) < 5 * error:
+            continue
+        if row == 1:
+            print(
+                f"Not quite: after {token['token']!r} of B hardly any reward is left, and yours"
+                f" pays {mean:.2f}: keep what was written."
+            )
+        elif mean == 0:
+            print(
+                "Not quite: no continuation is paid. Decode what was written with what follows, and"
+                " leave the prompt out."
+            )
+        else:
+            print(
+                f"Not quite: after {token['token']!r} of A the value is {exact:.2f}, and yours is"
+                f" {mean:.2f}. Sample (do_sample=True) from all words (top_k=0)."
+            )
+        return
+    print("Right: cut, continued, paid. The mean of the rewards is the token's value.")
+
 
 VALUE, STANDARD_ERROR = 0.4, 0.05  # a token's value, and the standard error that is asked for
 

@@ -10,8 +10,8 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.flips.charts": (
-        "compute_flips describe_flips backbones_chart own_share own_share_chart"
+        "compute_flips describe_flips backbones_chart movement_by_route routes_chart"
     ),
-    "chapters.flips.explore": "check_shares check_words live_flips",
+    "chapters.flips.explore": "check_undone check_words live_flips undone_step",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

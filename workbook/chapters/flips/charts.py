@@ -8,11 +8,11 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.probes.blocks import STEP_DRAWS, Blocks, step_changes
+from workbook.probes.blocks import Blocks
 from workbook.probes.flips import EPS, EPSILONS, SIGN_COLUMNS
-from workbook.statistics import unit_curve
 from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.views.charts import curve_chart
+from workbook.views.figures import bars
 from workbook.views.live_study import NOW
 from workbook.views.measured import measured_table
 from workbook.views.style import NEGATIVE, POSITIVE, describe_rows, require_columns, titled
@@ -24,6 +24,7 @@ LESS_AND_LESS = "The more prompts push, the less a token follows its own rollout
 OUTGROWN = "What other prompts do outgrows the own prompt's push"
 SAYS_NOTHING = (0.5, "the sign says nothing")
 CLASSES = ("result", "style")  # the words of the bundled task that are not forced
+ROUTES = ("its own rollout", "other rollouts of its prompt", "other prompts")
 # from the bar's foot upwards
 CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}
 BACKBONES = {  # by scale
@@ -43,42 +44,44 @@ BANDS = (
 )
 
 
-def own_share(
-    blocks: Blocks, doses=(1, 2, 4, 8), draws: int = STEP_DRAWS, seed: int = 0
-) -> pd.DataFrame:
-    """Part of an unsure token's movement that its own prompt makes, by class: own / (own + others),
-    rms of both.
+def movement_by_route(blocks: Blocks) -> pd.DataFrame:
+    """How far unsure tokens are moved by each of ROUTES in one step of all blocks, by class.
 
-    Columns category, prompts, mean, low, high (t interval over the measured prompts), units.
+    blocks: of `dose_blocks` with a block for each rollout.  Columns route, category (of CLASSES),
+    mean (rms over tokens, the largest = 1), follows (share of tokens that this route moves the way
+    of their own rollout's sign), tokens.
     """
-    tables = []
-    for dose in doses:
-        table = step_changes(blocks, dose, draws, seed)
-        table = table[(table["logp"] < np.log(NEARLY_CERTAIN)) & table["category"].isin(CLASSES)]
-        squares = table.assign(own=table["own"] ** 2, others=(table["change"] - table["own"]) ** 2)
-        rms = squares.groupby(["group", "category"])[["own", "others"]].mean() ** 0.5
-        tables.append(
-            (rms["own"] / rms.sum(axis=1)).rename("share").reset_index().assign(prompts=dose)
-        )
-    return unit_curve(pd.concat(tables), "prompts", "share", unit="group", by="category")
+    tokens, changes = blocks.tokens, blocks.changes.astype(float)  # (K, N)
+    is_own = tokens["block"].to_numpy()[None] == np.arange(len(changes))[:, None]
+    groups = blocks.blocks["group"].to_numpy()
+    is_own_prompt = tokens["group"].to_numpy()[None] == groups[:, None]
+    of_routes = (is_own, is_own_prompt & ~is_own, ~is_own_prompt)
+    shown = (tokens["logp"] < np.log(NEARLY_CERTAIN)) & (tokens["advantage"] != 0)
+    shown &= tokens["category"].isin(CLASSES)
+    rows = []
+    for route, mask in zip(ROUTES, of_routes, strict=True):
+        change = np.where(mask, changes, 0.0).sum(0)  # (N,)
+        follows = np.sign(change) == np.sign(tokens["advantage"])
+        moved = tokens.assign(square=change**2, follows=follows)[shown].groupby("category")
+        means = moved.agg(mean=("square", "mean"), follows=("follows", "mean"))
+        means["tokens"] = moved.size()
+        rows.append(means.assign(route=route, mean=means["mean"] ** 0.5).reset_index())
+    table = pd.concat(rows, ignore_index=True)
+    return table.assign(mean=table["mean"] / table["mean"].max())
 
 
-def own_share_chart(curve: pd.DataFrame) -> alt.LayerChart:
-    """Lines of `own_share`, a class each."""
-    return curve_chart(
-        curve,
-        "prompts",
-        series="category",
-        x_title=PROMPTS,
-        y_title="own prompt's part of the movement",
-        title="Style words answer to the whole batch sooner than results do",
-        subtitle=(
-            "rms by the own prompt / (own + others); bands: 95 % t interval over the prompts of"
-            " this step"
-        ),
-        reference=[(0.5, "the other prompts move it as far")],
-        names=list(CLASSES),
-        scale={"domain": [0, 1]},
+def routes_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Bars of `movement_by_route`, a row for each route, a bar for each class."""
+    require_columns(table, ["route", "category", "mean", "follows"], "routes_chart")
+    rows = table.assign(low=float("nan"), high=float("nan"))
+    y = alt.Y("route:N", sort=list(ROUTES), title=None)
+    x = alt.X("mean:Q", title="how far the route moves an unsure token (rms, largest = 1)")
+    look = {"names": list(CLASSES), "number": ".2f", "shown": ["follows", "tokens"]}
+    return titled(
+        bars(rows, y, x, "category", **look, height=alt.Step(25)),
+        "Other prompts move style words most; every route moves results",
+        "one step of this policy, a small step for each rollout; unsure: p < 0.9",
+        describe_rows(table, "category", "route", form=".2f"),
     )
 
 

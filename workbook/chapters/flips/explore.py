@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pandas as pd
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from workbook.chapters.flips import charts
 from workbook.chapters.grading import answer_of, grade
+from workbook.policies.models import private_copy
 from workbook.probes.flips import EPS, EPSILONS, column_shares, token_flips
 from workbook.probes.step import (
     ONE_STEP_OPTIMIZERS,
@@ -19,7 +21,8 @@ from workbook.probes.step import (
     pushing_prompts,
     with_signs,
 )
-from workbook.rollouts.sample import sample_rollouts
+from workbook.rollouts.example import example_policy, example_rollouts
+from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.views.explorer import log_slider, menu, power_slider, slider
 from workbook.views.live_study import NOW, LiveStudy, live_tables
 
@@ -83,52 +86,52 @@ def live_flips(policy, task, prompts: int = 16) -> LiveStudy:
 
 # --- exercises
 
-DLOGP = torch.tensor([0.20, -0.05, 0.004, 0.03, -0.30, 0.010, -0.002, -0.08])
-ADVANTAGE = torch.tensor([1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 0.0])
 PIECES = ("The", "re", "fore", " the", " answ", "er", " is", " 1", "2", ".")
 _WORDS = torch.tensor([0, 0, 0, 1, 2, 2, 3, 4, 4, 5])
 
 
-def check_shares(function: Callable) -> None:
-    """Check a function (dlogp (N,), advantage (N,), eps) -> shares boosted, suppressed, stable of A
-    > 0, A < 0: (2, 3).
+def undone_step(policy, rollouts: Rollouts, lr: float) -> Float[Tensor, " N"]:
+    """Each completion token's change of log-probability (nats) by one SGD step on a copy."""
+    return torch.tensor(token_flips(policy, rollouts, "sgd", lr)["dlogp"].to_numpy())
 
-    >>> check_shares(lambda dlogp, advantage, eps: torch.zeros(2, 3))
-    Not quite: each row's shares should sum to 1; yours sum to 0 and 0.
+
+def check_undone(function: Callable) -> None:
+    """Check a function (policy, rollouts, lr) -> change of each token's log-probability (N,).
+
+    It is tried on a copy of the example's policy, with rollouts A and B, which it has to put back.
+
+    >>> check_undone(lambda policy, rollouts, lr: -undone_step(policy, rollouts, lr))
+    Not quite: every sign is turned around. Go up the objective, and subtract before from after.
     """
-
-    def shares(dlogp: Tensor, eps: float = 0.01) -> Tensor:
-        return torch.stack(
-            [part.double().mean() for part in (dlogp > eps, dlogp < -eps, dlogp.abs() <= eps)]
-        )
-
-    got = answer_of(function, DLOGP, ADVANTAGE, 0.01)
-    sides = DLOGP[ADVANTAGE > 0], DLOGP[ADVANTAGE < 0]
-    right, inclusive = (
-        torch.stack([shares(side, cut) for side in sides]) for cut in (0.01, 0.0099)
+    policy = private_copy(example_policy())
+    rollouts, lr = example_rollouts(policy), 0.1
+    alive = rollouts.completion_mask.bool()
+    right = undone_step(policy, rollouts, lr)
+    start = [weight.detach().clone() for weight in policy.model.parameters()]
+    with torch.enable_grad():
+        got = answer_of(function, policy, rollouts, lr)
+    stays = all(
+        torch.equal(weight.detach(), value)
+        for weight, value in zip(policy.model.parameters(), start, strict=True)
     )
-    rows = [] if got is None or got.ndim != 2 else got.float()
-    totals = [f"{float(row.sum()):g}" for row in rows]
+    if got is not None and not stays:
+        print("Not quite: the policy has moved. Copy the weights first, and put them back.")
+        return
+    if got is not None and got.shape == alive.shape:
+        print("Not quite: it returned (B, T). Return the tokens within the mask alone, (N,).")
+        return
+    # a step that is longer by a factor moves tokens by that factor, to first order
+    doubled = undone_step(policy, rollouts, lr * rollouts.completion_ids.numel())
     mistakes = {
-        "the rows are the wrong way round; positive rollouts come first.": right.flip(0),
-        "each row's order is boosted, suppressed, stable; yours has stable second.": right[
-            :, [0, 2, 1]
-        ],
-        "a token that moved by exactly eps is stable: > eps, not >= eps.": inclusive,
-        f"each row's shares should sum to 1; yours sum to {' and '.join(totals)}.": lambda got: (
-            not torch.allclose(got.sum(1), torch.ones(2).double(), atol=1e-5)
-        ),
-        "a rollout of advantage 0 is on neither side; leave it out.": lambda got: torch.allclose(
-            got[1], shares(DLOGP[ADVANTAGE <= 0]), atol=1e-5
+        "every sign is turned around. Go up the objective, and subtract before from after.": -right,
+        "nothing moved. Score the tokens again after the step, before you put it back.": 0 * right,
+        "the step is too long: the objective is a mean over all B x T places, not a sum.": doubled,
+        "these look like log-probabilities; return after minus before.": lambda got: (
+            (got <= 0).all().item()
         ),
     }
-    grade(
-        got,
-        right,
-        mistakes,
-        "Right: and a token that moved by exactly eps counts as stable.",
-        "sign and change",
-    )
+    praise = "Right: the step is taken, measured and undone."
+    grade(got, right, mistakes, praise, "token")
 
 
 def check_words(function: Callable) -> None:
