@@ -215,7 +215,7 @@ def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> al
     )
     return figures.panels(
         panels,
-        "Pairs of one unlikely word are few and strong; its rivals take as much back",
+        "Pairs of one unlikely word are few and strong; other words take as much back",
         "coupling of a prompt's pairs of tokens; thin lines: 95 % t intervals over ten policies",
         "; ".join(described),
         spacing=10,

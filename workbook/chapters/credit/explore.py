@@ -52,7 +52,9 @@ def shares_chart(
     )
 
 
-def value_path(table: pd.DataFrame) -> alt.LayerChart:
+def value_path(
+    table: pd.DataFrame, title: str = "What reward to expect, token by token"
+) -> alt.LayerChart:
     """The value along one rollout's tokens; columns position, token, value, value_se, and exact
     where it is known.
 
@@ -87,7 +89,7 @@ def value_path(table: pd.DataFrame) -> alt.LayerChart:
     first, last = rows["exact" if known else "value"].iloc[[0, -1]]
     return finish(
         chart,
-        "What reward to expect, token by token",
+        title,
         "dots: by sampled continuations, with two standard errors"
         + ("; line: exact" if known else ""),
         f"From {first:.2f} after the first token to {last:.2f} after the last.",
@@ -208,7 +210,7 @@ def gap_chart(gaps: pd.DataFrame) -> alt.LayerChart:
     """
     return titled(
         forest(gaps, "tokens", _GAP, "series", names=[FAMILY_NAME, NOW], zero=True, form="+.4f"),
-        "Are the tokens that a step boosts worth more?",
+        "A step boosts tokens that are worth more, in failing rollouts, too",
         "ten policies: mean and 95 % t interval; now: one step of this policy",
         describe_rows(gaps, "series", "tokens", form="+.3f", interval=True),
     )
@@ -259,7 +261,7 @@ def explore_budget() -> Explorer:
         controls,
         x_title="rollouts per prompt, or prompts",
         y_title=_GAP,
-        title="What a larger sample buys",
+        title="More rollouts widen the gap in value",
         subtitle=(
             "band: 95 % t interval over ten policies; the paper: 1 to 8 rollouts per prompt,"
             " batches of 16 to 96"
@@ -294,7 +296,7 @@ def explore_repeated() -> Explorer:
         log2=False,
         x_title="updates on the same batch",
         y_title=_GAP,
-        title="Repeated updates on one batch",
+        title="Repeated updates on one batch are not seen to widen the gap in value",
         subtitle=(
             "gap in exact value, changes counted from the start; band: 95 % t interval over ten"
             " policies"

@@ -25,6 +25,11 @@ OUTGROWN = "What other prompts do outgrows the own prompt's push"
 SAYS_NOTHING = (0.5, "the sign says nothing")
 CLASSES = ("result", "style")  # the words of the bundled task that are not forced
 ROUTES = ("its own rollout", "other rollouts of its prompt", "other prompts")
+# above a panel: A is a rollout's name in the book
+_COLUMN_LABELS = (
+    "datum.value === 'A > 0' ? 'rollouts pushed up'"
+    " : datum.value === 'A < 0' ? 'rollouts pushed down' : datum.value"
+)
 # from the bar's foot upwards
 CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}
 BACKBONES = {  # by scale
@@ -162,9 +167,11 @@ def flips_chart(table: pd.DataFrame) -> alt.FacetChart:
     boosted = table[table["change"] == "boosted"]
     return titled(
         drawn.properties(width=167, height=alt.Step(30)).facet(
-            column=alt.Column("column:N", sort=list(SIGN_COLUMNS), title=None)
+            column=alt.Column("column:N", sort=list(SIGN_COLUMNS), title=None).header(
+                labelExpr=_COLUMN_LABELS
+            )
         ),
-        "What one step does to tokens, by backbone and by the sign of their rollout",
+        "One step leaves most tokens of chains alone, and moves most of a language model's",
         "shares over prompts that have rollouts of both signs",
         f"Boosted: {describe_rows(boosted, 'model', 'column', value='share', form='.0%')}.",
     )

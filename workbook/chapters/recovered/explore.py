@@ -20,6 +20,10 @@ PAPERS = {
     "prompts": (16, 96, "batch sizes of arXiv 2605.08666"),
 }
 AXES = {"group_size": "rollouts per prompt", "prompts": "prompts in the step"}
+TITLES = {
+    "group_size": "More rollouts per prompt make more of a step credit",
+    "prompts": "More prompts make more of what moves results credit",
+}
 UPDATE = "the update, in the weights' space"
 LINES = {"all": "all tokens", "result": "result words", "style": "style words"}
 SAMPLED_PROMPTS, SAMPLED_SIZE = 8, 16  # of which a setting takes the first
@@ -42,7 +46,7 @@ def recovered_chart(curves: pd.DataFrame) -> alt.LayerChart:
         series="line",
         x_title=AXES[axis],
         y_title="own-prompt share of signal",
-        title=f"Own-prompt share of signal in one grpo step, by {AXES[axis]}",
+        title=TITLES[axis],
         log2=True,
         reference=[0.0, 1.0],
         paper=PAPERS.get(axis),
@@ -92,6 +96,10 @@ def _sampled():
     return policy, task, rollouts, exact_values(policy, task, rollouts)
 
 
+def _parts_chart(table: pd.DataFrame) -> alt.LayerChart:
+    return signal_noise_chart(table, "GRPO moves style words by noise, results by credit as well")
+
+
 def explore_recovered() -> Explorer:
     """Sliders over prompts, rollouts per prompt and rule: one real step of the bundled policy,
     split in a second.
@@ -109,5 +117,5 @@ def explore_recovered() -> Explorer:
         "known credit: the ceiling": {"rule": "known_credit"},
     }
     return Explorer(
-        compute_recovered, signal_noise_chart, controls, describe_parts, presets=presets
+        compute_recovered, _parts_chart, controls, describe_parts, presets=presets
     )

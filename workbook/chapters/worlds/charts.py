@@ -30,18 +30,26 @@ NAMES = {
     "majority_vote": "majority vote",
     LOWER: "permuted",
 }
+# what charts call the rule `PLAIN`
+GROUP_ADVANTAGES = "group advantages"
 SHOWN = (KNOWN_CREDIT, PLAIN, "positive_only", "entropy_minimization")
 _COLUMNS = 4  # panels of a row
 KINDS = ("measured", "held out: what came", "what an earlier line had said of it")
 
 
-def map_chart(table: pd.DataFrame):
+def map_chart(table: pd.DataFrame, worlds: dict[str, str] | None = None, title: str = ""):
     """A panel per world: exact held-out value against sampled tokens, a line per rule with its
     interval.
 
     table: worlds/map, or worlds/map_300; world, rule, batch, thousands of tokens, mean, low, high.
+    worlds: {world: what stands above its panel}, of those that are drawn; None draws all.
     """
-    names = [name for name in NAMES.values() if name in set(table["rule"])]
+    if worlds is not None:
+        table = table[table["world"].isin(worlds)]
+    # beside a world of the same name the rule would be mistaken for it
+    shown = {name: GROUP_ADVANTAGES if name == NAMES[PLAIN] else name for name in NAMES.values()}
+    table = table.assign(rule=table["rule"].map(shown))
+    names = [name for name in shown.values() if name in set(table["rule"])]
     x, charts = alt.X("tokens:Q", title="tokens, thousands").axis(tickCount=2), []
     columns = min(_COLUMNS, table["world"].nunique())
     look = {"by": "rule", "names": names, "points": False, "clip": True, "height": 110}
@@ -49,14 +57,14 @@ def map_chart(table: pd.DataFrame):
     look["width"] = WIDTH // columns - 47
     for place, (world, rows) in enumerate(table.groupby("world", sort=False)):
         y = alt.Y("mean:Q", title=None if place % _COLUMNS else "value").scale(domain=[0, 1])
-        charts.append(series(rows, x, y, **look, title=world))
+        charts.append(series(rows, x, y, **look, title=(worlds or {}).get(world, world)))
     described = describe_rows(table[table["batch"] == table["batch"].max()], "world", "rule")
     return panels(
         [
             alt.hconcat(*charts[k : k + _COLUMNS], spacing=14)
             for k in range(0, len(charts), _COLUMNS)
         ],
-        f"What each rule reaches in {table['batch'].max()} batches, by sampled tokens and world",
+        title or f"What each rule reaches in {table['batch'].max()} batches, world by world",
         "exact value on held-out prompts, each rule at its own rate; bands: 95 % t intervals over"
         " policies",
         f"Value at the end. {described}",
