@@ -20,7 +20,7 @@ COMMAND_GROUPS = {
     "Read": ("lab", "findings", "claims", "glossary"),
     "Train and read your own runs": ("train", "resume", "sweep", "runs", "report", "forecast"),
     "Try your own reward or rule of credit": ("attack-reward", "estimators", "arena"),
-    "Keep the book": ("measure", "chapters"),
+    "Keep the book": ("measure", "worlds", "chapters"),
 }
 
 

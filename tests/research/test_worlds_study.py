@@ -3,6 +3,7 @@ explorers.
 """
 
 import json
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -18,9 +19,11 @@ from scipy import stats
 
 from workbook.app import half_way, world_runs
 from workbook.app.half_way import own_rates
+from workbook.book.worlds import worlds_markdown, worlds_table, write_worlds
 from workbook.chapters.worlds import charts, explore
 from workbook.chapters.worlds.explore import TEXTS, WRONG, compute_walk, compute_world, world_start
-from workbook.ledger import CANNOT
+from workbook.ledger import CANNOT, registered
+from workbook.places import data_path
 from workbook.studies import compute_ledger, measurements, record
 from workbook.studies.record import NotMeasured, Tables, load_measured, measure
 from workbook.studies.registration import WORLD_SCALES, read_registration
@@ -28,6 +31,7 @@ from workbook.studies.unit import StudyUnit
 from workbook.studies.worlds import claims, figures, outcomes, question_claims, questions, study
 from workbook.studies.worlds.outcomes import HELD_OUT, OPEN
 from workbook.tasks import Walk
+from workbook.views.measured import measured_table
 from workbook.views.style import to_spec
 
 SPEED = dict(zip(study.ARMS, (1.2, 0.9, 0.9, 1.0, 0.8, 0.05, 0.04, 0.06, -0.9), strict=True))
@@ -498,3 +502,30 @@ def test_a_run_is_drawn_over_what_was_measured(monkeypatch):
     assert live.snippet.text.endswith(
         "list(measure_rules(world='world:third', lr=0.001, number=0))"
     )
+
+
+def test_the_page_of_the_worlds_holds_the_ledgers_numbers(tmp_path):
+    page = data_path("book", "worlds.md").read_text(encoding="utf-8")
+    assert f"<!-- worlds -->\n{worlds_markdown()}\n<!-- /worlds -->" in page
+    assert [row[0] for row in worlds_table()[1:]] == re.findall(r"(?m)^- \*\*(\w+)\*\*: ", page)
+    assert set(measured_table("worlds/map")["world"]) == {row[0] for row in worlds_table()[1:]}
+    row = registered("world:ramble")["Q1 world"]
+    assert f"**{2**row.mean:.1f}** [{2**row.low:.1f}, {2**row.high:.1f}]" in page
+    copy = tmp_path / "page.md"
+    copy.write_text("before\n<!-- worlds -->\nold\n<!-- /worlds -->\nafter\n", encoding="utf-8")
+    assert write_worlds(copy)
+    assert not write_worlds(copy)
+    assert copy.read_text(encoding="utf-8").endswith("<!-- /worlds -->\nafter\n")
+    copy.write_text("no marks", encoding="utf-8")
+    with refused("page"):
+        write_worlds(copy)
+
+
+def test_a_map_of_some_worlds_has_their_panels_alone(folder):
+    table = figures.values_over_tokens(scales=OPEN, folder=folder)
+    world = outcomes.world_name(OPEN[0])
+    spec = json.dumps(to_spec(charts.map_chart(table, {world: "its name"}, "a result")))
+    assert "its name" in spec
+    assert "a result" in spec
+    assert len(to_spec(charts.map_chart(table, {world: "its name"}))["vconcat"][0]["hconcat"]) == 1
+    assert charts.GROUP_ADVANTAGES in spec

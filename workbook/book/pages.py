@@ -50,7 +50,7 @@ them answer.</p>
 _HEATMAP_HTML = """<div class="tokens">{image}<script type="application/json">{state}</script></div>
 <script defer src="_static/heatmap.js"></script>"""
 # texts of data/book that get a page
-_BOOK_TEXTS = ("evidence", "using", "claims", "losses", "scale", "arena", "elsewhere")
+_BOOK_TEXTS = ("evidence", "worlds", "using", "claims", "losses", "scale", "arena", "elsewhere")
 # how data/book/ leads to chapters and pictures, which lie beside its pages here
 _PAGE_LINK = re.compile(r"\(\.\./(?:\.\./notebooks|pictures)/")
 # where the cards stand on the first page

@@ -121,6 +121,21 @@ def _arena(args) -> str | int:
     return table_text(table) + drawn
 
 
+def _worlds(args) -> str:
+    from workbook.book.worlds import save_worlds_chart, worlds_markdown, write_worlds
+
+    check_writable(args.chart, "--chart")
+    lines = []
+    if args.page is not None:
+        changed = write_worlds(Path(args.page))
+        state = "written anew" if changed else "as the ledger has it"
+        lines.append(f"{args.page}: its table is {state}.")
+    if args.chart is not None:
+        save_worlds_chart(Path(args.chart))
+        lines.append(f"The chart lies in {args.chart}")
+    return "\n".join(lines) or worlds_markdown()
+
+
 def _report(args) -> str:
     from workbook.app import report_findings, report_text
     from workbook.rollouts import read_logged_metrics, read_rollouts
@@ -274,6 +289,13 @@ def add_book_commands(commands) -> None:
         "--markdown", action="store_true", help="print the table as the arena's page has it"
     )
     arena.set_defaults(command=_arena)
+
+    worlds = commands.add_parser(
+        "worlds", help="what exact credit adds, world by world: a table and a chart"
+    )
+    worlds.add_argument("--page", metavar="FILE", help="write the table between a page's marks")
+    worlds.add_argument("--chart", metavar="FILE", help="draw the runs: .png, .svg or .html")
+    worlds.set_defaults(command=_worlds)
 
     report = commands.add_parser(
         "report", help="what training did to the tokens of a run, yours or TRL's"

@@ -116,6 +116,4 @@ def explore_recovered() -> Explorer:
         "permuted advantages: the floor": {"rule": "permuted"},
         "known credit: the ceiling": {"rule": "known_credit"},
     }
-    return Explorer(
-        compute_recovered, _parts_chart, controls, describe_parts, presets=presets
-    )
+    return Explorer(compute_recovered, _parts_chart, controls, describe_parts, presets=presets)
