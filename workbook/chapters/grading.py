@@ -42,15 +42,15 @@ def answer_of(answer: Callable | object, *arguments) -> Tensor | None:
         return None
 
 
-def answer_or_ours(answer: Callable, ours: Callable, *arguments):
+def compute_or_ours(answer: Callable, ours: Callable, *arguments):
     """What a reader's function returns; where it returns None or raises, what `ours` returns.
 
     For the cell after an exercise, so that it runs with the exercise unanswered, and says so.
 
-    >>> answer_or_ours(lambda x: None, lambda x: 2 * x, 3)
+    >>> compute_or_ours(lambda x: None, lambda x: 2 * x, 3)
     Computed by the workbook's own version, until yours returns something.
     6
-    >>> answer_or_ours(lambda x: 4 * x, lambda x: 2 * x, 3)
+    >>> compute_or_ours(lambda x: 4 * x, lambda x: 2 * x, 3)
     12
     """
     try:
