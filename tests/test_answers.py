@@ -1,12 +1,13 @@
 """Checks of exercises: each mistake is named, and what is right is called right."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from workbook import sequence_logps
-from workbook.chapters.batching.toy import check_in_step
+from workbook.chapters.batching.toy import check_in_step, check_order, compute_cut
 from workbook.chapters.credit.explore import check_continued, continued_rewards
 from workbook.chapters.credit.repeated import check_value_gap
 from workbook.chapters.drift.explore import check_prefix_credit
@@ -22,6 +23,7 @@ from workbook.chapters.groups.explore import (
     check_word_push,
 )
 from workbook.chapters.groups.toy import push_on_word
+from workbook.chapters.language import check_products
 from workbook.chapters.softmax.explore import check_coupling, check_rivals
 from workbook.probes import cell_gap
 from workbook.theory import coupling_kernel, group_advantages
@@ -336,3 +338,57 @@ def test_a_check_says_what_went_wrong(check, answer, words, capsys):
 def test_an_answer_that_is_no_number_gets_one_sentence(answer, capsys):
     check_in_step(answer)
     assert len(capsys.readouterr().out.strip().splitlines()) == 1
+
+
+def dealt_order(group_ids, advantages, parts):
+    """Whole prompts, dealt out by their number of positive rollouts, every second round back."""
+    rollouts = group_ids.argsort(stable=True).view(len(group_ids.unique()), -1)
+    rounds = (advantages[rollouts] > 0).sum(1).argsort(descending=True).view(-1, parts)
+    rounds[1::2] = rounds[1::2].flip(1)
+    return rollouts[rounds.T.flatten()].flatten()
+
+
+@pytest.mark.parametrize(
+    ("order", "says"),
+    [
+        (dealt_order, "Right: no prompt is cut apart, and each mini-batch has as many"),
+        (lambda group_ids, advantages, parts: None, "Not answered yet"),
+        (lambda group_ids, advantages, parts: group_ids, "these are the prompts' labels"),
+        (lambda group_ids, advantages, parts: group_ids[:4], "it returned the shape (4,)"),
+        (lambda group_ids, advantages, parts: 0 * group_ids + 40, "exactly once"),
+        (lambda group_ids, advantages, parts: advantages.argsort(), "keep it in one"),
+        (lambda group_ids, advantages, parts: group_ids.argsort(stable=True), "many with few"),
+    ],
+)
+def test_an_order_keeps_prompts_whole_and_signs_in_balance_or_its_fault_is_named(
+    order, says, capsys
+):
+    check_order(order)
+    assert says in capsys.readouterr().out
+
+
+def test_a_readers_order_cuts_a_batch():
+    batches = compute_cut(dealt_order, draw=3)["batches"]
+    assert batches["cut"].sum() == 0
+    assert batches["positives"].max() - batches["positives"].min() <= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda right: right + 0.02, "Right: one backward pass"),
+        (lambda right: 2 * right, "this is twice too large"),
+        (lambda right: -right, "the sign is turned round"),
+        (lambda right: 1e-4 * right, "divide it by the length of the way"),
+        (lambda right: right[:, :2], "it returned the shape (2, 2)"),
+        (lambda right: right + 1, "token 0 should be 4, but yours is 5."),
+        (lambda right: None, "Not answered yet"),
+    ],
+)
+def test_products_of_gradients_are_right_within_what_finite_differences_miss(change, says, capsys):
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
+    right = torch.tensor([[4.0, -1.0, 0.5], [2.0, 0.0, 0.0]])
+    batch = SimpleNamespace(completion_mask=mask)
+    exact = right[mask.bool()].numpy()
+    check_products(lambda *_: change(right), None, batch, (0, 0), exact)
+    assert says in capsys.readouterr().out

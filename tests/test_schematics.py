@@ -5,10 +5,11 @@ import itertools
 import pytest
 
 from workbook import views
-from workbook.views.sketch import Sketch, text_width
+from workbook.views import schematics
+from workbook.views.canvas import Canvas, text_width
 from workbook.views.style import WIDTH, to_spec
 
-DRAWINGS = [name for name in views.__all__ if name.startswith("draw_")]
+DRAWINGS = [name for name in vars(schematics) if name.startswith("draw_")]
 # of a text's box, as a share of its type: letters without their line's leading
 LETTER_HEIGHT = 0.8
 
@@ -63,11 +64,11 @@ def test_a_schematic_has_a_message_and_its_texts_stand_free(name):
 
 
 def test_an_arrow_ends_where_it_points_and_a_chip_says_where_it_ends():
-    sketch = Sketch(height=100)
-    assert sketch.chip(10, 50, "word", width=60) == 70
-    sketch.arrow((10, 50), (90, 50), width=3)
-    sketch.text(50, 20, "two\nlines")
-    spec = to_spec(sketch.chart("A title", "What is seen."))
+    canvas = Canvas(height=100)
+    assert canvas.chip(10, 50, "word", width=60) == 70
+    canvas.arrow((10, 50), (90, 50), width=3)
+    canvas.text(50, 20, "two\nlines")
+    spec = to_spec(canvas.chart("A title", "What is seen."))
     (head,) = (row for row in rows_of(spec, "point") if "angle" in row)
     assert head["angle"] == 90
     half_height = head["area"] ** 0.5 / 2 * 3**0.5 / 2

@@ -26,7 +26,7 @@ from workbook.views import TokenHeatmap, heatmap
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CHAPTER = ROOT / "notebooks" / "10_real_llm.ipynb"
-STEPS = ("c10-03", "c10-06", "c10-p1", "c10-13")  # its cells up to the one that takes the step
+STEPS = ("c10-03", "c10-13")  # its cells up to the one that takes the step
 WIDTH, HEIGHT, COLOURS = 860, 560, 128
 PAGE = """<!doctype html><meta charset="utf-8">
 <style>{css} body {{ margin: 14px; font-family: system-ui; }}

@@ -12,7 +12,7 @@ from pathlib import Path
 from workbook import example_policy, example_rollouts, matched_lr
 from workbook.probes import exact_credit, token_flips
 from workbook.rollouts.example import TASK
-from workbook.views.sketch import Sketch
+from workbook.views.canvas import Canvas
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, png, to_spec
 
 PICTURE = Path(__file__).resolve().parent / "tokens.png"
@@ -45,44 +45,44 @@ def tint(share: float) -> str:
     return "#" + "".join(f"{round(255 - (255 - part) * abs(share)):02x}" for part in parts)
 
 
-def draw_rollout(sketch: Sketch, top: float, name: str, tokens, largest: dict) -> None:
+def draw_rollout(canvas: Canvas, top: float, name: str, tokens, largest: dict) -> None:
     """One rollout: its words, and below them a row of cells for each of ROWS."""
     outcome = "right" if tokens["reward"].iloc[0] else "wrong"
-    sketch.text(14, top, f"{name} is {outcome}", TYPE - 2, bold=True, align="left")
+    canvas.text(14, top, f"{name} is {outcome}", TYPE - 2, bold=True, align="left")
     for row, label in enumerate(ROWS):
-        sketch.text(14, top + ROW * (row + 1), label, TYPE, align="left")
+        canvas.text(14, top + ROW * (row + 1), label, TYPE, align="left")
     x, start = LEFT, 0
     for count, width in CELLS:
         cell = tokens.iloc[start : start + count]
-        sketch.text(x + width / 2, top, words_of(cell), TYPE, bold=count < 3)
+        canvas.text(x + width / 2, top, words_of(cell), TYPE, bold=count < 3)
         for row, column in enumerate(ROWS.values()):
             value = cell[column].loc[cell[column].abs().idxmax()]
-            draw_cell(sketch, x, top + ROW * (row + 1), width, value, value / largest[column])
+            draw_cell(canvas, x, top + ROW * (row + 1), width, value, value / largest[column])
         x, start = x + width + GAP, start + count
 
 
-def draw_cell(sketch: Sketch, x: float, y: float, width: float, value: float, share: float) -> None:
+def draw_cell(canvas: Canvas, x: float, y: float, width: float, value: float, share: float) -> None:
     """A value in its colour; what rounds to nothing stays white and empty."""
     is_nothing = abs(value) < 0.005
     fill = "white" if is_nothing else tint(share)
-    sketch.box(x, y - ROW / 2 + 3, width, ROW - 6, fill=fill, edge="#b5b5b5")
+    canvas.box(x, y - ROW / 2 + 3, width, ROW - 6, fill=fill, edge="#b5b5b5")
     number = f"{value:+.2f}".replace("0.", ".").replace("-", "−")
     text = "0" if is_nothing else number
     ink = "white" if abs(share) > 0.6 else "black"
-    sketch.text(x + width / 2, y, text, 24, NEUTRAL if is_nothing else ink)
+    canvas.text(x + width / 2, y, text, 24, NEUTRAL if is_nothing else ink)
 
 
 def main() -> None:
     table = measured_tokens()
     largest = {column: table[column].abs().max() for column in ROWS.values()}
-    sketch = Sketch(HEIGHT, WIDTH)
-    sketch.text(14, 26, "GRPO pays every word of an answer the same.", 35, bold=True, align="left")
-    sketch.text(14, 70, "Its step moves the word that decided.", 35, bold=True, align="left")
+    canvas = Canvas(HEIGHT, WIDTH)
+    canvas.text(14, 26, "GRPO pays every word of an answer the same.", 35, bold=True, align="left")
+    canvas.text(14, 70, "Its step moves the word that decided.", 35, bold=True, align="left")
     for place, (rollout, tokens) in enumerate(table.groupby("rollout")):
-        draw_rollout(sketch, 128 + 212 * place, "AB"[rollout], tokens, largest)
+        draw_rollout(canvas, 128 + 212 * place, "AB"[rollout], tokens, largest)
     legend = "paid: advantage · deserved: credit · moved: nats, one step"
-    sketch.text(14, HEIGHT - 18, legend, 24, NEUTRAL, align="left")
-    chart = sketch.chart("A and B", "Word by word.").properties(width=WIDTH)
+    canvas.text(14, HEIGHT - 18, legend, 24, NEUTRAL, align="left")
+    chart = canvas.chart("A and B", "Word by word.").properties(width=WIDTH)
     spec = to_spec(chart)
     del spec["title"]
     PICTURE.write_bytes(png({**spec, "background": "white"}))

@@ -97,6 +97,7 @@ def grade(
     praise: str,
     entry: str = "",
     otherwise: str = "{entry} should be {right:.4g}, but yours is {got:.4g}.",
+    tolerance: float = 1e-4,
 ) -> None:
     """Print the praise, the mistake that gives this very answer, or the entry that is furthest off.
 
@@ -104,7 +105,8 @@ def grade(
     mistake gives, or a condition on the answer; the first that fits is printed.  entry: what an
     entry of `right` belongs to, e.g. "token".
     otherwise: for any other answer; {place}, {got} and {right} are of the entry furthest off.
-    Answers are equal within 1e-4, and to a mistake's answer within 1e-3, of the largest entry.
+    Answers are equal within `tolerance`, and to a mistake's answer within 1e-3 or that, if it is
+    larger, of the largest entry.
 
     >>> mistakes = {"this forgets the half.": 4.0, "it is below 5.": lambda got: got < 5}
     >>> grade(torch.tensor(3.0), 2.0, mistakes, "Right.")
@@ -122,13 +124,13 @@ def grade(
             else "one number"
         )
         print(f"Not quite: it returned the shape {tuple(got.shape)}; return {wanted}.")
-    elif _equal(got, right, 1e-4):
+    elif _equal(got, right, tolerance):
         print(praise)
     else:
         fits = (
             text
             for text, wrong in mistakes.items()
-            if (wrong(got) if callable(wrong) else _equal(got, wrong))
+            if (wrong(got) if callable(wrong) else _equal(got, wrong, max(1e-3, tolerance)))
         )
         place = tuple(
             index.item() for index in torch.unravel_index((got - right).abs().argmax(), right.shape)

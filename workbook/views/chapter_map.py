@@ -4,7 +4,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.messages import require_one_of
-from workbook.views.sketch import SMALL, Sketch
+from workbook.views.canvas import SMALL, Canvas
 from workbook.views.style import ACCENT, NEUTRAL, POSITIVE, finish, require_columns
 
 # {stretch of the way, as its lines: {chapter: what it is about}}
@@ -35,27 +35,27 @@ def book_path(here: str | None = None) -> alt.LayerChart:
     """
     if here is not None:
         require_one_of("here", here, STATIONS)
-    sketch = Sketch(height=3 * _ROW)
+    canvas = Canvas(height=3 * _ROW)
     for name, stations in STRETCHES.items():
         row, column = _PLACES[name]
         middle = row * _ROW + _ROW / 2
         left = 6 + _COLUMN * column
-        sketch.text(left, middle, name, SMALL, bold=True, align="left")
+        canvas.text(left, middle, name, SMALL, bold=True, align="left")
         for place, (chapter, word) in enumerate(stations.items()):
             x = left + _COLUMN * (place + 1)
             is_here = chapter == here
             fill, ink = (ACCENT, "white") if is_here else ("#f1f1f1", "black")
             if place:
-                sketch.line((x - 8, middle), (x + 2, middle))
-            sketch.box(x, middle - _HIGH / 2, _WIDE, _HIGH, fill=fill, edge=ACCENT, on_top=True)
-            sketch.text(x + _WIDE / 2, middle - 11, chapter, SMALL, ink, bold=True)
-            sketch.text(x + _WIDE / 2, middle + 11, word, 16, ink)
+                canvas.line((x - 8, middle), (x + 2, middle))
+            canvas.box(x, middle - _HIGH / 2, _WIDE, _HIGH, fill=fill, edge=ACCENT, on_top=True)
+            canvas.text(x + _WIDE / 2, middle - 11, chapter, SMALL, ink, bold=True)
+            canvas.text(x + _WIDE / 2, middle + 11, word, 16, ink)
     title = f"You are here: {here}, {STATIONS[here]}" if here else "The way through the book"
     lines = [
         f"{' '.join(name.split())}: {', '.join(f'{key} {word}' for key, word in part.items())}"
         for name, part in STRETCHES.items()
     ]
-    chart = sketch.chart(title, "; ".join(lines))
+    chart = canvas.chart(title, "; ".join(lines))
     return chart.properties(usermeta={"figure": False})
 
 

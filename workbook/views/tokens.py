@@ -390,7 +390,7 @@ def explained_chart(explanations) -> alt.FacetChart:
     column = alt.Column("pinned:N", sort=pinned, title=None, header=head)
     return titled(
         chart.facet(column=column),
-        "Who moved the pinned tokens",
+        "A token is moved by its own push and by others'",
         "nats to first order, by whose push; blue: up, orange: down; black tick: through the output"
         " layer alone",
         describe_rows(table, "pinned", "source", value="moved", form="+.3f"),

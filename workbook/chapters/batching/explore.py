@@ -112,7 +112,7 @@ def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart
     slopes = slopes.dropna(subset="slope").drop_duplicates(["change", "optimizer"])
     return panels(
         charts,
-        "One generation batch, walked through in two ways: how far apart are the ends?",
+        "The cut changes SGD to second order, momentum and Adam to first",
         "distance of the weights after the steps of one batch; both axes logarithmic; the number is"
         " a line's slope",
         "; ".join(
@@ -140,10 +140,8 @@ def explore_batching() -> Explorer:
         {"matched": matched},
         "order",
         labels={"value": "outcome"},
-        title="What an order of mini-batches adds, by their size",
-        subtitle=(
-            "line: mean; band: 95 % t interval over policies; the paper: tens of prompts or more"
-        ),
+        title="The larger the mini-batch, the less its order matters",
+        subtitle=("line: mean of paired runs; band: 95 % t interval over policies"),
         x_title=f"prompts' worth of rollouts in a mini-batch (of {prompts} in a generation batch)",
         y_title="difference from shuffled",
         reference=[0.0],

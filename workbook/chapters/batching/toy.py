@@ -6,6 +6,8 @@ mini-batches of two: one holds +1.5 and -.5 and keeps 1.0 of 2.0, a residual of 
 holds -.5 and -.5 and cancels nothing, a residual of 1. So the order of the rollouts matters.
 """
 
+from collections.abc import Callable
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -30,16 +32,21 @@ GLYPHS = {1: "+", 0: "0", -1: "−"}
 SIGNS = {"positives": 1, "negatives": -1}
 CUT_MENU = [(name, strategy) for strategy, name in NAMES.items()]
 
-# of the exercises: four prompts of three rollouts, mixed up, in two mini-batches
-GROUPS = torch.tensor([4, 7, 4, 9, 7, 9, 4, 7, 9, 2, 2, 2])
-_PARTS = 2
+# of the exercises: eight prompts of four rollouts, mixed up, in four mini-batches; how many of
+# each prompt are right
+_RIGHT = [1, 3, 2, 1, 3, 2, 3, 1]
+_PARTS = 4
+_MIXED = torch.randperm(32, generator=torch.Generator().manual_seed(0))
+GROUPS = torch.arange(8).repeat_interleave(4)[_MIXED]
+_REWARDS = torch.tensor([[float(place < right) for place in range(4)] for right in _RIGHT])
+ORDER_ADVANTAGES = group_advantages(_REWARDS.flatten()[_MIXED].double(), GROUPS)
 # of the exercises: <g_i, g_j> of three rollouts, advantages inside the gradients g
 GRAM = torch.tensor([[4.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 2.0]])
 _ADVANTAGES = torch.tensor([1.0, 1.0, -1.0])
 
 
 def compute_cut(
-    strategy: str = "shuffled",
+    strategy: str | Callable = "shuffled",
     prompts: int = 8,
     group_size: int = 8,
     minibatches: int = 4,
@@ -48,9 +55,10 @@ def compute_cut(
 ) -> dict[str, pd.DataFrame]:
     """Draw one generation batch with rewards, and cut it by a strategy.
 
+    strategy: a name, or a function (group_ids (B,), advantages (B,), minibatches) -> order (B,)
     Returns two tables:
-        cells, a row per rollout: minibatch (1, 2, ...), place in it, prompt (a letter), sign (+, 0,
-            −), advantage (GRPO's)
+        cells, a row per rollout: minibatch (1, 2, ...), place in it, prompt (1, 2, ...), sign
+            (+, 0, −), advantage (GRPO's)
         batches, a row per mini-batch: positives, negatives, cut (prompts of which it holds a part
             only), residual (mean over its prompts, of an update that all rollouts share: 0 cancels,
             1 one sign, NaN nothing pushes)
@@ -63,18 +71,20 @@ def compute_cut(
     group_ids = torch.arange(prompts).repeat_interleave(group_size)  # (B,)
     rewards = (torch.rand(len(group_ids), generator=generator) < p_right).double()
     advantages = group_advantages(rewards, group_ids)
-    order = minibatch_order(strategy, group_ids, advantages, minibatches, generator)
+    if callable(strategy):
+        order = torch.as_tensor(strategy(group_ids, advantages, minibatches))
+    else:
+        order = minibatch_order(strategy, group_ids, advantages, minibatches, generator)
     # within a mini-batch the order means nothing: keep each prompt together
     order = order.reshape(minibatches, -1).sort().values.flatten()
 
     number, place = divmod(np.arange(size), size // minibatches)
-    letters = [chr(ord("A") + group) for group in group_ids[order].tolist()]
     advantage = advantages[order].numpy()
     cells = pd.DataFrame(
         {
             "minibatch": number + 1,
             "place": place,
-            "prompt": letters,
+            "prompt": group_ids[order].numpy() + 1,
             "sign": [GLYPHS[sign] for sign in np.sign(advantage)],
             "advantage": advantage,
         }
@@ -133,9 +143,9 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
     )
     return panels(
         [rollouts, residuals],
-        "One generation batch, cut into optimizer mini-batches",
-        "left: colour and glyph are the sign of the advantage, letters the prompts; right:"
-        " residual, and signs counted",
+        "Where a cut splits a prompt, opposite pushes stay",
+        "left: a rollout's prompt by number, its sign by colour; right: what stays of a push that a"
+        " prompt's rollouts share",
         "A row of cells for each mini-batch, marked by sign and prompt; bars: the mini-batch's"
         " residual.",
     )
@@ -158,12 +168,15 @@ def explore_cut() -> Explorer:
 
 
 def check_order(function) -> None:
-    """Check a function (group_ids (B,), parts) -> an order whose equal parts hold whole prompts.
+    """Check a function (group_ids (B,), advantages (B,), parts) -> an order of the rollouts whose
+    equal parts hold whole prompts and equally many positive rollouts.
 
-    >>> check_order(lambda group_ids, parts: torch.arange(len(group_ids)))
-    Not quite: prompt 4 has rollouts in mini-batches 1 and 2; keep it in one.
+    >>> check_order(lambda group_ids, advantages, parts: torch.arange(len(group_ids)))
+    Not quite: prompt 0 has rollouts in mini-batches 2 and 4; keep it in one.
+    >>> check_order(lambda group_ids, advantages, parts: group_ids.argsort(stable=True))
+    Not quite: the mini-batches hold 4, 3, 5, 4 positive rollouts; pair prompts of many with few.
     """
-    got = answer_of(function, GROUPS.clone(), _PARTS)
+    got = answer_of(function, GROUPS.clone(), ORDER_ADVANTAGES.clone(), _PARTS)
     if got is None:
         return
     mistake = _mistake_in_order(got)
@@ -171,8 +184,8 @@ def check_order(function) -> None:
         print(f"Not quite: {mistake}")
     else:
         print(
-            "Right: no prompt is cut apart. To be fair over many batches, shuffle the order of the"
-            " prompts, too."
+            "Right: no prompt is cut apart, and each mini-batch has as many positive rollouts. The"
+            " next cell uses your order."
         )
 
 
@@ -197,6 +210,10 @@ def _mistake_in_order(got: torch.Tensor) -> str:
             return (
                 f"prompt {label} has rollouts in mini-batches {first} and {second}; keep it in one."
             )
+    positives = (ORDER_ADVANTAGES[got.long()] > 0).view(_PARTS, -1).sum(1).tolist()
+    if len(set(positives)) > 1:
+        counts = ", ".join(map(str, positives))
+        return f"the mini-batches hold {counts} positive rollouts; pair prompts of many with few."
     return ""
 
 

@@ -1,6 +1,6 @@
 """A tiny drawing kit: boxes, chips, dots, arrows and texts on a canvas of pixels.
 
-A sketch is drawn as layered Altair charts, so that it has what every chart has: a picture where no
+A drawing is made of layered Altair charts, so that it has what every chart has: a picture where no
 kernel runs, a description for screen readers, a dark page, a figure's number. Coordinates are
 pixels from the canvas's top left corner. Boxes lie below lines, lines below dots and chips, and
 texts on top.
@@ -35,7 +35,7 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
     return sum(_CHARACTER_WIDTHS[kind] for kind in kinds) * size * (_BOLD if bold else 1)
 
 
-class Sketch:
+class Canvas:
     """A canvas, `width` x `height` pixels, with what was drawn on it."""
 
     def __init__(self, height: float, width: float = WIDTH) -> None:
@@ -178,7 +178,7 @@ class Sketch:
         self.line(*points[:-1], (x, y), color=color, width=width, dashed=dashed)
 
     def chart(self, title: str, description: str) -> alt.LayerChart:
-        """The sketch as a chart, its message as the title."""
+        """The drawing as a chart, its message as the title."""
         layers = [
             self._rectangles(self._boxes),
             self._ways(dashed=False),
