@@ -12,13 +12,12 @@ from workbook.chapters.credit.explore import check_continued, continued_rewards
 from workbook.chapters.credit.repeated import check_value_gap
 from workbook.chapters.drift.explore import check_prefix_credit
 from workbook.chapters.exchange.exercises import check_sequence_weights, sequence_weights
-from workbook.chapters.exchange.explore import check_positive_only, check_unequal_weights
+from workbook.chapters.exchange.explore import check_unequal_weights
 from workbook.chapters.exercises import check_fits, check_reward
 from workbook.chapters.flips.explore import check_undone, check_words, undone_step
 from workbook.chapters.groups.exercises import check_group_advantages, four_rules
 from workbook.chapters.groups.explore import (
     OPENINGS,
-    check_rloo,
     check_signs,
     check_word_push,
 )
@@ -26,7 +25,7 @@ from workbook.chapters.groups.toy import push_on_word
 from workbook.chapters.language import check_products
 from workbook.chapters.softmax.explore import check_coupling, check_rivals
 from workbook.probes import cell_gap
-from workbook.theory import coupling_kernel, group_advantages
+from workbook.theory import coupling_kernel
 
 
 def but(rule, other):
@@ -138,13 +137,6 @@ ANSWERS = [
     (check_word_push, those_who_said(lambda p: 1 - p), "left out the rollouts"),
     (check_word_push, those_who_said(lambda p: 1.0), "this is e alone"),
     (check_word_push, lambda w, said, a, p: said.nothing, "AttributeError"),
-    (check_rloo, lambda r, g: None, "Not answered"),
-    (check_rloo, lambda r, g: group_advantages(r, g, "rloo"), "Right"),
-    (check_rloo, lambda r, g: group_advantages(r, g, "dr_grpo"), "leave it out"),
-    (check_rloo, lambda r, g: group_advantages(r, g, "grpo"), "standard deviation"),
-    (check_rloo, lambda r, g: r[:3], "shape (3,)"),
-    (check_rloo, lambda r, g: torch.zeros(12), "rollout 0 should be 1, but yours is 0."),
-    (check_rloo, lambda r, g: r / 0 + g.nothing, "AttributeError"),
     (check_group_advantages, lambda r, rule: None, "Not answered yet"),
     (check_group_advantages, four_rules, "Right: all four"),
     (
@@ -249,15 +241,6 @@ ANSWERS = [
         lambda *batch: sequence_weights(*batch[:3], -99, 99).clamp(batch[3], batch[4]) * batch[1],
         "you clamp",
     ),
-    (check_positive_only, lambda r, g: group_advantages(r, g, "positive_only"), "Right"),
-    (check_positive_only, lambda r, g: group_advantages(r, g, "grpo"), "still there"),
-    (
-        check_positive_only,
-        lambda r, g: group_advantages(r, g, "dr_grpo").clamp(min=0),
-        "standard deviation",
-    ),
-    (check_positive_only, lambda r, g: r, "without a baseline"),
-    (check_positive_only, lambda r, g: None, "Not answered"),
     (check_prefix_credit, step_advantages, "Right"),
     (
         check_prefix_credit,

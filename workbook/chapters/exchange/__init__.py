@@ -20,7 +20,7 @@ _NAMES = {  # module: what it offers
         "check_sequence_weights sequence_or_ours sequence_weights weights_by_range"
     ),
     "chapters.exchange.explore": (
-        "check_positive_only check_unequal_weights explore_exchange explore_formula"
+        "check_unequal_weights explore_exchange explore_formula"
         " explore_kl_drift explore_reference_pull explore_solutions"
     ),
     "chapters.exchange.objectives": (

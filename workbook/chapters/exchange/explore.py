@@ -1,5 +1,5 @@
 """Explorers and exercises of chapters 03 and 04: weights that cancel, transforms, the push of one
-token, the KL penalty, drift, positive-only.
+token, the KL penalty, drift.
 """
 
 import ipywidgets
@@ -23,8 +23,8 @@ from workbook.chapters.exchange.objectives import (
     token_names,
 )
 from workbook.chapters.exchange.toy import TOGETHER, TRANSFORMS, compute_exchange
-from workbook.chapters.grading import answer_of, grade
-from workbook.theory import cancellation_residual, group_advantages
+from workbook.chapters.grading import answer_of
+from workbook.theory import cancellation_residual
 from workbook.views.explorer import Explorer, log_slider, menu, slider, switch
 
 _CLIPPINGS = ["none", "symmetric", "asymmetric"]
@@ -224,34 +224,3 @@ def check_unequal_weights(weights: list | None) -> None:
             "Right: unequal, and they cancel. Were the second answer right, the residual would be"
             f" {residual:.0%}."
         )
-
-
-def check_positive_only(function) -> None:
-    """Check a function (rewards (B,), group_ids (B,)) -> GRPO's advantages with the negative ones
-    left out.
-
-    >>> check_positive_only(lambda rewards, group_ids: rewards)
-    Not quite: without a baseline a group of right answers still pushes; GRPO gives it 0.
-    """
-    rewards = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1])
-    group_ids = torch.arange(12) // 4
-    right, grpo, centred = (
-        group_advantages(rewards, group_ids, name) for name in ("positive_only", "grpo", "dr_grpo")
-    )
-    mistakes = {
-        "without a baseline a group of right answers still pushes; GRPO gives it 0.": (rewards),
-        "the negative advantages are still there; set them to 0.": grpo,
-        "this keeps the negative ones and drops the positive ones.": grpo.clamp(max=0),
-        "this turns negative pushes into positive ones; they must be left out.": grpo.abs(),
-        "GRPO also divides by the group's standard deviation.": centred.clamp(min=0),
-        "the negative advantages are still there, and GRPO divides by the group's spread.": (
-            centred
-        ),
-    }
-    one, before, after = torch.zeros(4), grpo[:4], right[:4]
-    residuals_of = [float(cancellation_residual(torch.ones(4), a, one)) for a in (before, after)]
-    praise = (
-        "Right: every push that is left has one sign, so a word that all four share keeps all of"
-        f" them: a residual of {residuals_of[1]:.0f} instead of {residuals_of[0]:.0f}."
-    )
-    grade(answer_of(function, rewards, group_ids), right, mistakes, praise, "rollout")

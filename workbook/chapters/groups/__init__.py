@@ -15,7 +15,7 @@ _NAMES = {  # module: what it offers
     "chapters.groups.exercises": ("FOUR_RULES answer_or_ours check_group_advantages four_rules"),
     "chapters.groups.expected": "Word compute_mixed compute_parts push_moments",
     "chapters.groups.explore": (
-        "OPENINGS PART_SETTINGS check_rloo check_signs check_word_push"
+        "OPENINGS PART_SETTINGS check_signs check_word_push"
         " draw_word_pushes explore_gradients_meet explore_growing explore_mixed explore_parts"
     ),
     "chapters.groups.toy": (

@@ -4,7 +4,6 @@ from functools import partial
 
 import altair as alt
 import numpy as np
-import torch
 
 from workbook.chapters.grading import answer_of, grade
 from workbook.chapters.groups import charts
@@ -18,7 +17,6 @@ from workbook.chapters.groups.toy import (
     sum_pushes,
 )
 from workbook.rollouts.example import ROLLOUTS, example_rollouts
-from workbook.theory.advantages import group_advantages
 from workbook.views.charts import describe_parts, signal_noise_chart
 from workbook.views.explorer import Explorer, menu, power_slider, slider
 
@@ -194,28 +192,6 @@ def draw_word_pushes(function=None) -> alt.LayerChart:
         pushes = sum_pushes(tokens, push_on_word)
     names = tokens["rollout"].map(dict(enumerate(ROLLOUTS)))
     return charts.word_pushes_chart(tokens.assign(rollout=names, push=pushes))
-
-
-def check_rloo(function) -> None:
-    """Check a function (rewards (B,), group_ids (B,)) -> leave-one-out advantages (B,).
-
-    >>> check_rloo(lambda rewards, group_ids: rewards - rewards.mean())
-    Not quite: a baseline must come from a rollout's own group; yours seems to be the whole batch's.
-    """
-    rewards = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1])
-    group_ids = torch.tensor([0] * 4 + [1] * 5 + [2] * 3)  # of any size
-    right = group_advantages(rewards, group_ids, "rloo")
-    mean = group_advantages(rewards, group_ids, "dr_grpo")
-    scaled = group_advantages(rewards, group_ids, "grpo")
-    mistakes = {
-        "a baseline must come from a rollout's own group; yours seems to be the whole batch's.": (
-            rewards - rewards.mean()
-        ),
-        "this is the group's mean, the rollout's own reward included; leave it out.": mean,
-        "this divides by the standard deviation, as GRPO does; leave-one-out does not.": scaled,
-    }
-    praise = "Right: the baseline of each rollout is the mean reward of the others in its group."
-    grade(answer_of(function, rewards, group_ids), right, mistakes, praise, "rollout")
 
 
 def check_signs(signs) -> None:
