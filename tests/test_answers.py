@@ -10,7 +10,7 @@ from workbook import sequence_logps
 from workbook.chapters.batching.toy import check_in_step, check_order, compute_cut
 from workbook.chapters.credit.explore import check_continued, continued_rewards
 from workbook.chapters.credit.repeated import check_value_gap
-from workbook.chapters.drift.explore import check_prefix_credit
+from workbook.chapters.drift.exercises import check_residual, residual_on_shared
 from workbook.chapters.exchange.exercises import check_sequence_weights, sequence_weights
 from workbook.chapters.exchange.explore import check_unequal_weights
 from workbook.chapters.exercises import check_fits, check_reward
@@ -114,12 +114,14 @@ def behind(text):
     return text.rpartition("answer is")[2]
 
 
-def step_advantages(rewards, ids):
-    """The chapter's solution."""
-    same = (ids[:, None] == ids).cumprod(2)
-    before = torch.cat([torch.ones(4, 4, 1), same[:, :, :-1]], 2)
-    after, start = ((s * rewards[:, None]).sum(1) / s.sum(1) for s in (same, before))
-    return torch.where(before.sum(1) == 1, (rewards - rewards.mean())[:, None], after - start)
+def residual_by(mean):
+    """Residual of a group by another mean of net push and size, (T,) each, and shared places."""
+
+    def residual(weights, advantages, ids, mask):
+        pushes = weights * advantages[:, None] * mask
+        return mean(pushes.sum(0).abs(), pushes.abs().sum(0), (ids == ids[0]).all(0) & mask.all(0))
+
+    return residual
 
 
 ANSWERS = [
@@ -241,20 +243,19 @@ ANSWERS = [
         lambda *batch: sequence_weights(*batch[:3], -99, 99).clamp(batch[3], batch[4]) * batch[1],
         "you clamp",
     ),
-    (check_prefix_credit, step_advantages, "Right"),
+    (check_residual, residual_on_shared, "Right"),
+    (check_residual, residual_by(lambda net, size, shared: (net / size)[shared].mean()), "0 / 0"),
+    (check_residual, residual_by(lambda net, size, shared: net[shared].mean()), "net push"),
     (
-        check_prefix_credit,
-        lambda r, ids: (r - r.mean())[:, None].expand(4, 3),
-        "group's advantage on each token",
+        check_residual,
+        residual_by(lambda net, size, shared: (net / size.clamp(min=1e-9)).mean()),
+        "all places",
     ),
-    (check_prefix_credit, lambda r, ids: -step_advantages(r, ids), "turned round"),
-    (check_prefix_credit, lambda r, ids: r, "returned the shape"),
     (
-        check_prefix_credit,
-        lambda r, ids: step_advantages(r, ids) + 0.2,
-        "position (0, 0) should be -0.1667",
+        check_residual,
+        residual_by(lambda net, size, shared: (net / size)[shared & (size > 0)].mean()),
+        "nobody pushes; it counts",
     ),
-    (check_prefix_credit, lambda r, ids: None, "Not answered"),
     (check_continued, continued_rewards, "Right"),
     (check_continued, lambda *ids: continued_rewards(*ids).mean(), "return each reward"),
     (check_continued, lambda p, i, w, k: continued_rewards(p, i, w[:0], k), "keep what was"),
@@ -268,6 +269,7 @@ ANSWERS = [
     (check_undone, lambda *batch: -undone_step(*batch), "turned around"),
     (check_undone, lambda *batch: 0 * undone_step(*batch), "nothing moved"),
     (check_undone, lambda *batch: None, "Not answered"),
+    (check_residual, lambda *group: None, "Not answered"),
     (check_words, words_from(0, before_first=False), "Right"),
     (check_words, words_from(0), "begin with 0, with a space"),
     (check_words, words_from(-1), "begin with 0, with a space"),

@@ -173,6 +173,8 @@ def test_every_registered_outcome_is_measured():
         (charts.curves_chart, "drift/curves"),
         (charts.mechanisms_chart, "drift/curves"),
         (charts.weights_chart, "drift/equal_weights"),
+        (charts.cosines_chart, "drift/noise_by_group_size"),
+        (charts.group_sizes_chart, "drift/group_sizes"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )

@@ -9,10 +9,13 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.drift.charts": (
-        "arms_chart curves_chart energy_chart fix_by_group_size_chart mechanisms_chart"
-        " objective_look weights_chart"
+        "arms_chart cosines_chart curves_chart energy_chart fix_by_group_size_chart"
+        " group_sizes_chart mechanisms_chart objective_look weights_chart"
     ),
-    "chapters.drift.explore": "check_prefix_credit live_curves",
+    "chapters.drift.exercises": (
+        "check_residual mean_residual residual_on_shared residual_or_ours"
+    ),
+    "chapters.drift.explore": "live_curves",
     "chapters.drift.parts": "parts_at_reuse",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -137,18 +137,66 @@ def curves_chart(curves: pd.DataFrame, group_size: int = 8) -> alt.VConcatChart:
     return outcome_panels(curves, CURVE_OUTCOMES, "arm", title, subtitle, **look)
 
 
-def weights_chart(curves: pd.DataFrame) -> alt.VConcatChart:
-    """Tax and entropy of style words along training in pairs, GSPO's unequal weights beside equal
-    ones, each with its twin; table drift/equal_weights.
+def weights_chart(curves: pd.DataFrame) -> alt.LayerChart:
+    """Tax of style words along training in pairs, GSPO's unequal weights beside equal ones; table
+    drift/equal_weights.
     """
-    outcomes = {name: CURVE_OUTCOMES[name] for name in ("tax", "style_entropy")}
-    title = "The same run with unequal and with equal weights: what style words pay"
-    subtitle = (
-        f"GSPO in groups of 2; mean and 95 % t interval over {curves['units'].max()} policies"
+    names = ["unequal", "equal"]
+    tax = curves.query("outcome == 'tax' and arm in @names")
+    tax = tax.assign(weights=tax["arm"] + " weights")
+    return curve_chart(
+        tax,
+        "batch",
+        series="weights",
+        x_title="generation batches",
+        y_title="tax of style words (nats a word)",
+        title="Equal weights did not hold style words still",
+        subtitle=(
+            f"GSPO in groups of 2; line: mean of {tax['units'].max()} policies, band: 95 % t"
+            " interval"
+        ),
+        log2=False,
+        names=[f"{name} weights" for name in names],
+        colors=[_OBJECTIVES["GSPO"], "#222222"],
+        form=".4f",
     )
-    names = curves["arm"].unique().tolist()
-    colors = [_OBJECTIVES["GSPO"], "#222222", "#dfbde7", "#a8a8a8"]
-    return outcome_panels(curves, outcomes, "arm", title, subtitle, names=names, colors=colors)
+
+
+def cosines_chart(steps: pd.DataFrame) -> alt.LayerChart:
+    """Cosine of a step with the gradients of its own and of other prompts, by group size; table
+    drift/noise_by_group_size.
+    """
+    names = ["own prompts", "other prompts"]
+    cosines = steps[steps["part"].str.startswith("cosine")]
+    return curve_chart(
+        cosines.assign(gradient=cosines["part"].str.removeprefix("cosine, ")),
+        "group_size",
+        series="gradient",
+        names=names,
+        x_title="rollouts per prompt G (128 rollouts a step)",
+        y_title="cosine with the exact gradient",
+        title="Larger groups know their own prompts better, others only up to eight",
+        subtitle="line: mean of ten policies, band: 95 % t interval",
+        form=".2f",
+    )
+
+
+def group_sizes_chart(gaps: pd.DataFrame) -> alt.LayerChart:
+    """Held-out value minus that of pairs, by group size at a fixed budget; table
+    drift/group_sizes.
+    """
+    return curve_chart(
+        gaps,
+        "group_size",
+        series="arm",
+        x_title="rollouts per prompt G (128 rollouts a batch)",
+        y_title="held-out value minus that at G = 2",
+        title="At a fixed budget, sixteen rollouts per prompt end no higher than two",
+        subtitle="line: mean of six policies, band: 95 % t interval",
+        reference=[0.0],
+        form="+.3f",
+        **objective_look(gaps["arm"].unique()),
+    )
 
 
 def mechanisms_chart(curves: pd.DataFrame) -> alt.VConcatChart:

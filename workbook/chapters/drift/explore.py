@@ -1,26 +1,23 @@
-"""The live study of chapters 09 and 14, two objectives along training, and the exercise of chapter
-09.
-"""
+"""The live study of chapters 09 and 14: two objectives along training."""
 
 from collections.abc import Iterator
 
 import altair as alt
 import pandas as pd
-import torch
 
-from workbook.chapters.drift.charts import CURVE_OUTCOMES, objective_look, outcome_panels
+from workbook.chapters.drift.charts import CURVE_OUTCOMES, outcome_panels
 from workbook.chapters.drift.objectives import ARMS, LR, training_curves
-from workbook.chapters.grading import answer_of, grade
 from workbook.tasks.task import SEED_CLASSES
-from workbook.theory.advantages import group_advantages, prefix_advantages
 from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
 from workbook.views.live_study import LiveStudy, live_tables
 from workbook.views.measured import measured_table
+from workbook.views.style import NEUTRAL, SERIES
 
 _PERMUTED = ", permuted"  # what the name of a run without information ends with
 MEASURED = ", six policies"  # what the committed lines' names end with
 EACH_ITS_OWN = "each its own"
-_REWARDS = torch.tensor([1.0, 0.0, 0.0, 1.0])
+LIVE_OUTCOMES = {name: CURVE_OUTCOMES[name] for name in ("value", "tax")}
+_RUN_COLORS = [SERIES[2], SERIES[3], NEUTRAL]  # first objective, second, twin
 
 
 # --- live
@@ -86,24 +83,20 @@ def live_curves(policy, task, batches: int = 4, group_size: int = 2) -> LiveStud
     """
 
     def chart(curves):
-        title = "Two objectives along training"
-        subtitle = (
-            "bold: trained now, on this policy; pale: means over six policies at the study's rate"
-            " and clip ranges"
-        )
-        look = objective_look([*ARMS, _PERMUTED.removeprefix(", ")])
+        title = "Value rises by reward alone; style words drift in every run"
+        subtitle = "bold: trained now, on this policy; pale: means over six policies"
+        # no domain: the legend has the runs that are drawn, in their order
         color = alt.Color(
             "objective:N",
-            legend=alt.Legend(title=None, orient="bottom", columns=4, symbolOpacity=1),
+            sort=None,
+            legend=alt.Legend(title=None, orient="bottom", symbolOpacity=1),
+            scale=alt.Scale(range=_RUN_COLORS),
         )
-        color = color.scale(domain=look["names"], range=look["colors"])
         pale = alt.condition(f"test(/{MEASURED}/, datum.series)", alt.value(0.4), alt.value(1))
         more = {"detail": "series:N", "opacity": pale}
         look = {"color": color, "spread": None, "shape": False}
-        parts = outcome_panels(curves, CURVE_OUTCOMES, "series", title, subtitle, more, **look)
-        named = (
-            f"test(/permuted/, datum.series) ? 'permuted' : replace(datum.series, '{MEASURED}', '')"
-        )
+        parts = outcome_panels(curves, LIVE_OUTCOMES, "series", title, subtitle, more, **look)
+        named = f"replace(datum.series, '{MEASURED}', '')"
         return parts.transform_calculate(objective=named)
 
     def describe(curves) -> str:
@@ -131,47 +124,4 @@ def live_curves(policy, task, batches: int = 4, group_size: int = 2) -> LiveStud
     }
     return live_tables(
         measure_curves, committed_curves, chart, controls, policy, task, describe, now=None
-    )
-
-
-# --- exercise
-
-
-def check_prefix_credit(function) -> None:
-    """Check a function (rewards (B,), ids (B, T)) of one group -> step advantages (B, T),
-    `prefix_advantages`.
-
-    >>> check_prefix_credit(lambda rewards, ids: (rewards - rewards.mean())[:, None].expand(4, 3))
-    Not quite: this is the group's advantage on each token; compare rollouts behind one prefix.
-    """
-    ids, rewards, group = (
-        torch.tensor([[5, 1, 9], [5, 1, 8], [5, 2, 8], [6, 2, 8]]),
-        _REWARDS,
-        torch.zeros(4),
-    )
-    right = prefix_advantages(rewards, ids, torch.ones_like(ids), group)
-    same = (ids[:, None] == ids).cumprod(2)  # (B, B, T): these two agree up to and including t
-    after = (same * rewards[:, None]).sum(1) / same.sum(1)
-    mistakes = {
-        "this is the group's advantage on each token; compare rollouts behind one prefix.": (
-            group_advantages(rewards, group, "dr_grpo")[:, None].expand(right.shape)
-        ),
-        "this is the mean reward after the step; subtract the mean of all that stood before it.": (
-            after
-        ),
-        "the baseline is the mean over those behind the same prefix, not over the whole group.": (
-            after - rewards.mean()
-        ),
-        "the sign is turned round.": -right,
-    }
-    praise = (
-        "Right: steps that all take are worth 0, and only where rollouts part is anything told"
-        " apart."
-    )
-    grade(
-        answer_of(function, rewards.clone(), ids.clone()),
-        right,
-        mistakes,
-        praise,
-        "rollout and position",
     )
