@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import pytest
 import torch
 from trl import GRPOConfig, GRPOTrainer
@@ -19,6 +20,7 @@ from workbook.chapters.grpo import (
     clipped_loss,
     largest_difference,
     trainer_steps,
+    value_curves,
 )
 from workbook.policies import load_policy
 from workbook.tasks import get_task
@@ -198,3 +200,14 @@ def test_the_exercise_names_its_mistakes(capsys):
     for sentence, function in cases.items():
         check_normalizers(function)
         assert capsys.readouterr().out.startswith(sentence)
+
+
+def test_the_curves_are_the_tables_runs():
+    rows = [("slow", 0, 0.4), ("slow", 5, 0.8), ("fast", 0, 0.4), ("fast", 5, 0.0)]
+    table = pd.DataFrame(rows, columns=["run", "step", "value"])
+    chart = value_curves(table, "Slow learns").to_dict()
+    assert chart["title"]["text"] == "Slow learns"
+    assert "slow, 5: 0.80" in str(chart)
+    assert "fast, 5: 0.00" in str(chart)
+    with pytest.raises(ValueError, match="value"):
+        value_curves(table.drop(columns="value"), "nothing")

@@ -93,7 +93,7 @@ def test_a_run_by_hand(open_notebook):
     expect(monitor.get_by_role("button", name="Resume")).to_be_enabled()
     expect(monitor.get_by_role("button", name="Stop")).to_be_disabled()
 
-    chapter.execute("from workbook import RunMonitor; from workbook.training import latest_run")
+    chapter.execute("from workbook import RunMonitor; from workbook.app import latest_run")
     chapter.execute("again = RunMonitor(latest_run())\nagain")
     assert chapter.python("again.run.folder.resolve() == form.monitor.run.folder.resolve()")
     assert chapter.python("again.progress.value") == step(monitor)
