@@ -5,7 +5,6 @@ explorers.
 import json
 import re
 import shutil
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -383,16 +382,8 @@ def test_a_small_world_is_measured_and_goes_on_where_it_was_broken_off(
 
 
 def test_charts_draw_every_world(folder):
-    prices = figures.world_prices(folder)
-    price = charts.price_chart(prices)
-    for chart in (charts.map_chart(figures.values_over_tokens(scales=OPEN, folder=folder)), price):
-        assert all(outcomes.world_name(scale) in json.dumps(to_spec(chart)) for scale in OPEN)
-    assert charts.KINDS[1] not in to_spec(price)["description"], (
-        "nothing came yet of worlds held out"
-    )
-    came = prices[prices["kind"] == charts.KINDS[2]].assign(kind=charts.KINDS[1])
-    every = pd.concat([prices, came])
-    assert charts.KINDS[1] in to_spec(charts.price_chart(every))["description"]
+    chart = charts.map_chart(figures.values_over_tokens(scales=OPEN, folder=folder))
+    assert all(outcomes.world_name(scale) in json.dumps(to_spec(chart)) for scale in OPEN)
     assert set(charts.NAMES) == set(study.ARMS)
 
 
@@ -481,26 +472,6 @@ def test_a_node_is_worth_the_mean_of_where_its_demonstrator_goes():
     assert (
         tables["nodes"].set_index(["step", "node"]).loc[(len(way), way["node2"].iloc[-1]), "end"]
         == "goal"
-    )
-
-
-def test_a_run_is_drawn_over_what_was_measured(monkeypatch):
-    curve = explore.measured_rules("world:third")
-    names = [charts.NAMES[arm] for arm in charts.SHOWN]
-    assert curve.groupby("series").size().to_dict() == dict.fromkeys(names, 9)
-    short = partial(world_runs.run_rule, batches=2, every=1, held_out=2)
-    monkeypatch.setattr(world_runs, "run_rule", short)
-    monkeypatch.setattr(world_runs, "WorldUnit", StudyUnit)
-    rows = list(explore.measure_rules("tiny", 1e-3))
-    assert [line for _, line, _ in rows[::3]] == [f"{name}, now" for name in names]
-    assert len({value for tokens, _, value in rows if tokens == 0}) == 1
-    live = explore.live_rules()
-    assert len(live.chart.data["curve"]) == 36
-    assert "domain" not in live.chart.spec["layer"][0]["encoding"]["x"]["scale"], (
-        "worlds differ in their tokens"
-    )
-    assert live.snippet.text.endswith(
-        "list(measure_rules(world='world:third', lr=0.001, number=0))"
     )
 
 

@@ -251,8 +251,8 @@ def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
     Columns panel (followers, agreement), threshold (of the claim), series, step, mean, low, high.
     """
     titles = {
-        "followers": ("movement / the pushing tokens'", "One token pushes: how far others move"),
-        "agreement": ("share that agrees", "The output layer predicts what moves, not all"),
+        "followers": ("movement / the pushing tokens'", "The same unlikely word follows fully"),
+        "agreement": ("share that agrees", "The output layer predicts what moves"),
     }
     drawn = []
     for panel, names in {"followers": FOLLOWERS, "agreement": AGREEMENT}.items():

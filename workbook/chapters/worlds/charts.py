@@ -1,22 +1,18 @@
-"""Charts of worlds, of the tables in data/figures/worlds: value over tokens, the price over an
-update's signal, group sizes, a trainer's settings.
+"""Charts of worlds, of the tables in data/figures/worlds: value over tokens, group sizes,
+a trainer's settings.
 """
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
 from workbook.app.half_way import KNOWN_CREDIT, LOWER, PLAIN
-from workbook.views.figures import bars, cells, panels, rule, series
+from workbook.views.figures import bars, cells, panels, series
 from workbook.views.style import (
-    SERIES,
     WIDTH,
     describe_rows,
     diverging,
-    finish,
     limit,
     titled,
-    tooltips,
 )
 
 NAMES = {
@@ -69,61 +65,6 @@ def map_chart(table: pd.DataFrame, worlds: dict[str, str] | None = None, title: 
         " policies",
         f"Value at the end. {described}",
         vertical=True,
-    )
-
-
-def price_chart(table: pd.DataFrame):
-    """The price against 1 / signal share: a point a world, the line, what earlier lines said of
-    others.
-
-    table: worlds/prices; world, kind (of KINDS), x, the price's mean, low and high, and the line's
-    intercept, slope and number of worlds.
-    """
-    intercept, slope, worlds = table[["intercept", "slope", "worlds"]].iloc[0]
-    came = table[table["kind"] != KINDS[2]]
-    came = came.assign(near=came["x"].round(1)).sort_values(
-        ["near", "mean"], ascending=[True, False]
-    )
-    # where a world's name stands, so that neighbours' do not meet
-    came["below"] = np.arange(len(came)) % 2
-    table = pd.concat([came, table[table["kind"] == KINDS[2]]], ignore_index=True)
-    x = alt.X("x:Q", title="log2 of (signal + noise) / signal in plain's first batch").scale(
-        zero=False, padding=25
-    )
-    y = alt.Y("mean:Q", title="price, octaves of tokens to half-way")
-    look = {"title": None, "sort": KINDS, "legend": alt.Legend(orient="bottom", labelLimit=320)}
-    color = alt.Color("kind:N", **look).scale(domain=KINDS, range=SERIES[:3])
-    hints = tooltips(table, "world", "kind", "x", "mean", "low", "high", form=".2f")
-    base = alt.Chart(table).encode(x=x, y=y, color=color, tooltip=hints)
-    named, spans = (
-        base.encode(text="world:N", color=alt.value("black")),
-        base.encode(y=alt.Y("low:Q"), y2="high:Q"),
-    )
-    ends = (table["x"].min(), table["x"].max())
-    line = pd.DataFrame([{"x": end, "mean": intercept + slope * end} for end in ends])
-    said = f"datum.kind == '{KINDS[2]}'"
-    layers = [
-        rule(0, "y"),
-        spans.transform_filter(said).mark_rule(size=14, opacity=0.25),
-        alt.Chart(line).mark_line(color="black", strokeDash=[5, 4]).encode(x=x, y=y),
-        spans.transform_filter(f"!({said})").mark_rule(size=3, opacity=0.5),
-        base.mark_point(size=70, filled=True, opacity=1).encode(
-            shape=alt.Shape("kind:N", **look).scale(domain=KINDS)
-        ),
-        *(
-            named.transform_filter(f"datum.below === {k}").mark_text(
-                align="left", dx=9, dy=18 * k - 6
-            )
-            for k in (0, 1)
-        ),
-    ]
-    note = (
-        f"dashed: {intercept:.2f} + {slope:.2f} x, least squares over {worlds:.0f} worlds; bars:"
-        " 95 % t"
-    )
-    described = describe_rows(table, "world", "kind", interval=True)
-    return finish(
-        alt.layer(*layers), "The price of one reward per rollout", note, described, height=280
     )
 
 

@@ -4,24 +4,18 @@ measured there.
 
 import json
 import random
-from collections.abc import Iterator
-from importlib import import_module
 from itertools import pairwise
 
 import altair as alt
 import pandas as pd
 
-from workbook.chapters.worlds.charts import NAMES, SHOWN
-from workbook.messages import progress
 from workbook.places import data_path
 from workbook.statistics import t_interval
 from workbook.tasks.chain import Chain
 from workbook.tasks.walk import END, Walk
-from workbook.tasks.worlds import WORLD, worlds
-from workbook.views.explorer import Explorer, log_slider, menu, slider
+from workbook.tasks.worlds import worlds
+from workbook.views.explorer import Explorer, menu, slider
 from workbook.views.figures import cells, forest, panels, series
-from workbook.views.live_study import LiveStudy, live_curve
-from workbook.views.measured import measured_table
 from workbook.views.style import ACCENT, SERIES, describe_rows, finish
 
 TEXTS, WRONG = ("the right chain", "a demonstration that errs"), "result whose likeliest is wrong"
@@ -250,60 +244,3 @@ def explore_walk() -> Explorer:
         "error_rate": slider(0.35, 0.0, 0.9, 0.05, "errors elsewhere"),
     }
     return Explorer(compute_walk, walk_chart, controls)
-
-
-def measure_rules(world: str = "world:third", lr: float = 1e-3, number: int = 0) -> Iterator[tuple]:
-    """Train one of a world's policies by each rule of SHOWN: thousands of sampled tokens, rule,
-    exact value.
-    """
-    # with the training loop, which is loaded when a run begins
-    runs = import_module("workbook.app.world_runs")
-    unit = runs.WorldUnit(world.removeprefix(WORLD), number)
-    for rule in progress(SHOWN, "rules"):
-        for row in runs.run_rule(unit, rule, lr).itertuples():
-            yield row.sampled_tokens / 1000, f"{NAMES[rule]}, now", row.value
-
-
-def measured_rules(world: str) -> pd.DataFrame:
-    """The curves of a world's ten policies, each rule at its own rate."""
-    curves = measured_table("worlds/map")
-    own = curves["world"] == world.removeprefix(WORLD)
-    return curves[own].rename(columns={"rule": "series"}).reset_index(drop=True)
-
-
-def live_rules(world: str = "world:third") -> LiveStudy:
-    """A run of the reader's own in a world that they choose, over the measured curves of its ten
-    policies.
-    """
-    names_of_worlds = measured_table("worlds/map")["world"].drop_duplicates()
-    controls = {
-        "world": menu(world, [(name, f"{WORLD}{name}") for name in names_of_worlds], "world"),
-        "lr": log_slider(1e-3, -4.5, -2, "learning rate"),
-        "number": slider(0, 0, 9, 1, "policy of the world"),
-    }
-    names = [NAMES[arm] for arm in SHOWN]
-    now, look = (
-        [f"{name}, now" for name in names],
-        {"colors": SERIES[:4] * 2, "dash": None, "legend": {"columns": 4}},
-    )
-    look |= {
-        "names": [*names, *now],
-        "shapes": ["circle"] * 4 + ["diamond"] * 4,
-        "scale": {"domain": [0, 1]},
-    }
-    look |= {
-        "x_title": "sampled tokens, thousands",
-        "y_title": "exact value, held-out prompts",
-        "follows": True,
-    }
-    look |= {
-        "title": "Four rules in one world: its ten policies, and a run of one of them now",
-        "log2": False,
-    }
-    look |= {"subtitle": ("circles, 95 % t intervals: ten policies; diamonds: now")}
-    look["presets"] = {
-        "another policy": {"number": 1},
-        "half the rate": {"lr": 5e-4},
-        "a world whose likeliest words are right": {"world": "world:plain"},
-    }
-    return live_curve(measure_rules, measured_rules, controls, x="tokens", now=now, **look)
