@@ -1,5 +1,5 @@
-"""Chapters 04 and 06: worlds under their dials, and rules in a world, run now over what was
-measured there.
+"""Worlds under their dials, for chapter 04: what a prompt looks like there, and how its policies
+start.
 """
 
 import json
