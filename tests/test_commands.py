@@ -61,7 +61,7 @@ def config(tmp_path, monkeypatch):
         ("claims --json none/out.json", "--json="),
         ("arena --units 3", "name a rule"),
         ("report none.jsonl", "none.jsonl"),
-        ("chapter 77", "chapter='77'"),
+        ("chapters 77", "chapter='77'"),
         ("sweep sweep.yaml --jobs 0", "at least 1"),
         ("nothing", "invalid choice"),
     ],
