@@ -16,7 +16,7 @@ Read in this order; nothing here knows a model, a tokenizer or a trainer:
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "theory.advantages": "group_advantages partial_baseline prefix_advantages",
+    "theory.advantages": "group_advantages partial_baseline permute_in_groups prefix_advantages",
     "theory.batching": "minibatch_order",
     "theory.choices": "ESTIMATORS STRATEGIES",
     "theory.coupling": "coupling_kernel predicted_delta_logp",

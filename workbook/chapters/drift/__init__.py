@@ -13,7 +13,7 @@ _NAMES = {  # module: what it offers
         " group_sizes_chart mechanisms_chart objective_look weights_chart"
     ),
     "chapters.drift.exercises": (
-        "check_residual mean_residual residual_on_shared residual_or_ours"
+        "check_residual residual_of_groups residual_on_shared residual_or_ours"
     ),
     "chapters.drift.explore": "live_curves",
     "chapters.drift.parts": "parts_at_reuse",

@@ -98,7 +98,7 @@ def residual_or_ours(function: Callable) -> Callable:
     return residual_on_shared
 
 
-def mean_residual(
+def residual_of_groups(
     residual_of: Callable, rollouts: Rollouts, weights: Float[Tensor, "B T"]
 ) -> float:
     """Mean residual over the groups of a batch whose rewards differ.
