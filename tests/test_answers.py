@@ -13,7 +13,14 @@ from workbook.chapters.credit.repeated import check_value_gap
 from workbook.chapters.drift.exercises import check_residual, residual_on_shared
 from workbook.chapters.exchange.exercises import check_sequence_weights, sequence_weights
 from workbook.chapters.exchange.explore import check_unequal_weights
-from workbook.chapters.exercises import check_fits, check_reward
+from workbook.chapters.exercises import (
+    BATCHES,
+    batch_numbers,
+    blame_differences,
+    check_batch,
+    check_reward,
+    check_rule,
+)
 from workbook.chapters.flips.explore import check_undone, check_words, undone_step
 from workbook.chapters.groups.exercises import check_group_advantages, four_rules
 from workbook.chapters.groups.explore import (
@@ -306,8 +313,14 @@ ANSWERS = [
         lambda text, answer: float(f"answer is {answer} " in text + " "),
         "the last is 7",
     ),
-    (check_fits, {"gradient_checkpointing": True}, "Right"),
-    (check_fits, {"lora": 4}, "its largest part, 'kept for backward'"),
+    (check_batch, batch_numbers, "Right"),
+    (check_batch, lambda *case: batch_numbers(*case[:5], 1), "of all processes"),
+    (check_batch, lambda *case: batch_numbers(*case[:4], 1, case[5]), "`passes` times"),
+    (check_batch, lambda *case: [*batch_numbers(*case)[:3], 4], "nothing was updated"),
+    (check_batch, lambda *case: batch_numbers(*case) if case != BATCHES[-1] else [8] * 4, "zeros"),
+    (check_batch, lambda *case: [1, 2, 3, 5], "number 1 should be 16, not 2"),
+    (check_rule, blame_differences, "Right"),
+    (check_rule, lambda batch: batch.group_advantages("dr_grpo")[:, None] * batch.mask, "words"),
 ]
 
 

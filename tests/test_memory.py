@@ -13,14 +13,19 @@ from trl.trainer.utils import add_fused_lm_head
 
 from workbook.app import memory
 from workbook.app.memory import (
+    CARDS,
+    QWEN_7B,
+    WORKLOAD,
     at_peak,
     fits,
     forecast_run,
+    forecast_shape,
     kept_per_token,
     memory_forecast,
     optimizer_bytes,
     parameter_counts,
     peak_mib,
+    shape_and_prompt,
 )
 from workbook.policies.load import load_policy
 from workbook.policies.models import MIB
@@ -245,3 +250,16 @@ def test_a_ready_config_is_forecast_to_fit_without_a_hub(monkeypatch):
     served = config.override({"quantization": None, "use_vllm": True})
     table = memory.forecast_shape(served, *memory.shape_and_prompt(config), torch.float16, "cuda")
     assert table[table["phase"] == "generation"]["mib"].sum() == 0
+
+
+def test_what_the_book_says_of_7b_on_a_t4():
+    """data/book/scale.md and chapter 11: with half as much again, a short run fits, a long not."""
+    sizes = WORKLOAD | {"microbatch": 4, "gradient_checkpointing": True}
+    short = peak_mib(memory_forecast(QWEN_7B, quantization="nf4", lora=16, **sizes)) / 1024
+    ready = RunConfig.load("data/configs/machines/qwen2.5-7b_24gb.yaml")
+    shape, prompt_length = shape_and_prompt(ready)
+    forecast = forecast_shape(ready, shape, prompt_length, torch.float16, "cuda")
+    long = peak_mib(forecast) / 1024
+    assert round(short, 1) == 7.3
+    assert round(long) == 12
+    assert 1.5 * short < CARDS["T4, 16 GB"] < 1.5 * long

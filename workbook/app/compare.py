@@ -168,11 +168,21 @@ def comparison_chart(
             width=WIDTH - 20 - min(label_width(settings), 300),
             height=alt.Step(46),
         ),
-        f"Difference from {baseline}, paired by seed",
+        _verdict_title(effects, baseline),
         f"of the {OUTCOMES[outcome]}; tick: one seed; dot and bar: mean, 95 % interval",
         caption,
     )
     return alt.vconcat(above, below).properties(description=f"{above.description} {caption}")
+
+
+def _verdict_title(effects: pd.DataFrame, baseline: str) -> str:
+    """What the intervals say of one setting, or that several are compared."""
+    if len(effects) != 1:
+        return f"Difference from {baseline}, paired by seed"
+    setting, verdict = effects.iloc[0][["setting", "verdict"]]
+    if verdict not in ("higher", "lower"):
+        return f"Paired by seed, {setting} can't be told from {baseline}"
+    return f"Paired by seed, {setting} is {verdict} than {baseline}"
 
 
 def reward_curves_chart(curves: pd.DataFrame) -> alt.LayerChart:

@@ -268,7 +268,7 @@ def noise_share_chart(table: pd.DataFrame) -> alt.LayerChart:
     size = int(here["prompts"])
     if here["low"] > 0 and half is not None:
         title = f"A step on {size} prompts is {here['share']:.0%} signal"
-        title += f"; half signal takes about {half:,.0f}"
+        title += f"; half takes about {half:,.0f} prompts"
     else:
         title = f"{size} prompts can't tell what share of a step is signal:"
         title += f" {here['low']:.0%} to {here['high']:.0%}"

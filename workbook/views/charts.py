@@ -42,7 +42,8 @@ from workbook.views.style import (
 
 def reward_before_after(summary: pd.DataFrame, interval: str = "95 % interval") -> alt.LayerChart:
     """Mean rewards with their intervals: columns label, mean, low, high."""
-    title = "Reward on held-out prompts, before and after training"
+    means = [f"{row.mean:.2f} {row.label}" for row in summary.itertuples()]
+    title = f"Reward on held-out prompts: {', '.join(means)}"
     return intervals_chart(summary, title, f"dot: mean; bar: {interval}", "mean reward (0 to 1)")
 
 

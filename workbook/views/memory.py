@@ -80,9 +80,12 @@ def memory_bars(
             layers.append(rule(value / per, "x", color="black", size=2.5, strokeDash=dash))
             notes.append(f"{name}, {value / per:,.0f} {unit}")
     totals = rows.groupby("case", sort=False)["value"].sum()
+    title = "Where the memory goes at its peak"
+    if measured is not None and len(totals) == 1:
+        title = f"The forecast is {totals.iloc[0] * per / measured:.0%} of the measured peak"
     return finish(
         alt.layer(*layers, data=rows),
-        "Where the memory goes at its peak",
+        title,
         "; ".join(notes) or "forecast, not measured",
         "; ".join(f"{case}: {value:,.1f} {unit}" for case, value in totals.items()),
         height=alt.Step(34),
