@@ -76,7 +76,7 @@ def gradient_gram(
         advantages = advantages[:, None]
     pushes = (pushing * advantages).to(policy.model.device)  # (B, T)
 
-    sketch = Sketch(weights, seed)
+    sketch = GradientSketch(weights, seed)
     gradients = torch.zeros(len(rollouts), sketch.length)  # a row per rollout
     with torch.enable_grad(), evaluating(policy.model):
         for row in progress(pushes.any(1).nonzero().squeeze(1).tolist(), "gradients"):
@@ -87,7 +87,7 @@ def gradient_gram(
     return gradients @ gradients.T
 
 
-class Sketch:
+class GradientSketch:
     """Gradients as rows of SKETCHED numbers or fewer, whose inner products are the gradients'.
 
     Up to SKETCHED weights a row is the gradient itself; of more, each weight gets a random sign and

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from workbook.messages import InvalidValue, progress, require_one_of
 from workbook.probes.directions import Along
-from workbook.probes.minibatches import Sketch
+from workbook.probes.minibatches import GradientSketch
 from workbook.probes.step import on_policy_pushes, require_pushes
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import in_batches
@@ -105,7 +105,7 @@ def group_gram(
     rollouts = rollouts.to(policy.model.device)
     along = Along(policy, parameters)
     pushes = on_policy_pushes(rollouts, aggregate)  # (B, T)
-    sketch = Sketch(list(along.parameters.values()), seed)
+    sketch = GradientSketch(list(along.parameters.values()), seed)
     groups = rollouts.group_ids.unique()
     gradients = torch.zeros(len(groups), sketch.length)  # (P, L)
     for row, group in enumerate(progress(groups.tolist(), "gradients of prompts")):
