@@ -169,7 +169,7 @@ def comparison_chart(
             height=alt.Step(46),
         ),
         _verdict_title(effects, baseline),
-        f"of the {OUTCOMES[outcome]}; tick: one seed; dot and bar: mean, 95 % interval",
+        f"differences of the {OUTCOMES[outcome]}; tick: one seed; dot and bar: mean, 95 % interval",
         caption,
     )
     return alt.vconcat(above, below).properties(description=f"{above.description} {caption}")
@@ -180,6 +180,10 @@ def _verdict_title(effects: pd.DataFrame, baseline: str) -> str:
     if len(effects) != 1:
         return f"Difference from {baseline}, paired by seed"
     setting, verdict = effects.iloc[0][["setting", "verdict"]]
+    field, _, value = setting.partition("=")
+    if baseline.startswith(f"{field}=") and "," not in setting:
+        setting = value
+        baseline = baseline.removeprefix(f"{field}=")
     if verdict not in ("higher", "lower"):
         return f"Paired by seed, {setting} can't be told from {baseline}"
     return f"Paired by seed, {setting} is {verdict} than {baseline}"
