@@ -408,7 +408,7 @@ def test_charts_of_plains_settings_have_what_the_rows_have(folder):
     table = figures.world_settings(folder=folder)
     bias = question_claims.DEFAULTS["Q4"](Tables("world:ramble", folder)).mean()
     assert table["mean"][0] == pytest.approx(bias), "of length, as the default has its weights"
-    assert "clip, third" in json.dumps(to_spec(charts.defaults_chart(table)))
+    assert "two clipped steps" in json.dumps(to_spec(charts.defaults_chart(table)))
 
 
 def test_a_scale_of_worlds_has_no_bench():

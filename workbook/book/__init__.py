@@ -7,7 +7,7 @@ _NAMES = {
     "book.back_matter": "grade_choice ten_questions",
     "book.cards": "show_claims show_outcomes",
     "book.chapters": "describe find_chapters run_chapters",
-    "book.conclusions": "decisions findings undecided",
+    "book.conclusions": "decisions findings",
     "book.evidence": "evidence_table",
     "book.gallery": "gallery_table show_gallery",
     "book.pages": "render_book",

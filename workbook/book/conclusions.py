@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
-import pandas as pd
 
-from workbook.ledger import OPEN, format_effect, read_book, registered, row_of
+from workbook.ledger import format_effect, read_book, row_of
 
 _ROW_NUMBER = re.compile(r"\{([^{}:]+)(:%)?\}")
 _CARD_GRID = (
@@ -180,21 +179,6 @@ def _card(one: Decision) -> str:
 def _inline(text: str) -> str:
     """A sentence as HTML, its `code` as such."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
-
-
-def undecided() -> pd.DataFrame:
-    """Primary rows that are open, with the units that would decide them.
-
-    With so many units the detectable effect (80 % power), which goes as 1 / sqrt(units), is the
-    smallest effect of interest.
-    """
-    rows = [row for row in registered().values() if row.role == "primary" and row.outcome == OPEN]
-    names = ["claim", "statement", "mean", "low", "high", "smallest_effect", "detectable", "units"]
-    table = pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
-    table["claim"] = [f"{row.claim} {row.words}" for row in rows]
-    ratio = table["detectable"] / table["smallest_effect"]
-    table["units needed"] = np.ceil(table["units"] * ratio**2)
-    return table
 
 
 def write_readme(path) -> bool:

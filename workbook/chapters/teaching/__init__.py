@@ -1,5 +1,4 @@
-"""What cancels, what teaches (07): the dial of opposition, pairs of pushes, and masks by sharing;
-and how far the ledger's intervals are to be trusted.
+"""What cancels, what teaches (07): the dial of opposition, pairs of pushes, and masks by sharing.
 
 The book's question, in experiments that could come out either way: does cancellation turn one
 reward per rollout into credit per token? Each is measured over ten policies, and runs now on one.
@@ -13,7 +12,6 @@ _NAMES = {  # module: what it offers
     ),
     "chapters.teaching.exercises": "check_mask mask_rule mask_table",
     "chapters.teaching.explore": "explore_opposition",
-    "chapters.teaching.intervals": "coverage_chart units_needed_chart",
     "chapters.teaching.live": (
         "agreement_table credit_shares describe_ends end_values excess_row givers_table"
         " gradient_noise masks_table sampled_pairs train_rules train_shares"

@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.app.half_way import KNOWN_CREDIT, LOWER, PLAIN
-from workbook.views.figures import bars, cells, panels, series
+from workbook.views.figures import cells, forest, panels, series
 from workbook.views.style import (
     WIDTH,
     describe_rows,
@@ -100,20 +100,28 @@ def groups_chart(table: pd.DataFrame):
     )
 
 
-def defaults_chart(table: pd.DataFrame):
-    """A panel each for bias, noise, tax and value: a setting beside the same run with equal
-    weights.
+SETTINGS = {  # of a trainer, with the world: how a chart calls it
+    "length, ramble": "divide by length (wrong answers ramble)",
+    "scaling, third": "divide by spread (a third wrong)",
+    "scaling, low": "divide by spread (a low start)",
+    "clip, third": "two clipped steps a batch (a third wrong)",
+    "sampler, third": "sample with top_p 0.9 (a third wrong)",
+}
+
+
+def defaults_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Bias of the expected update under each of SETTINGS, with its own weights.
 
     table: worlds/defaults; default (a setting, with its world), weights, part, mean, low, high.
     """
-    charts, look = [], {"number": ".2f", "width": 264, "height": alt.Step(20)}
-    for part, rows in table.groupby("part", sort=False):
-        y = alt.Y("default:N", sort=None, title=None).axis(labels=len(charts) % 2 == 0)
-        charts.append(bars(rows, y, alt.X("mean:Q", title=part), "weights", **look))
-    note = (
-        "beside length and clip equal weights, beside the others plain; bars: 95 % t intervals over"
-        " policies"
+    bias = table["part"].str.startswith("bias") & (table["weights"] == "its own weights")
+    rows = table[bias].set_index("default").loc[list(SETTINGS)].reset_index()
+    rows = rows.assign(setting=rows["default"].map(SETTINGS))
+    x = alt.X("mean:Q", title="bias, share of the expected update's squared length")
+    x = x.axis(format="%", tickCount=6)
+    return titled(
+        forest(rows, "setting", x, number=".1%", zero=True, number_at="end"),
+        "Sampling with top_p 0.9 biases the gradient; dividing by length or spread hardly does",
+        "95 % t intervals over ten policies",
+        describe_rows(rows, "setting", interval=True),
     )
-    described = describe_rows(table, "part", "default", "weights", interval=True)
-    rows = [alt.hconcat(*charts[k : k + 2], spacing=14) for k in range(0, len(charts), 2)]
-    return panels(rows, "What four settings leave", note, described, vertical=True)

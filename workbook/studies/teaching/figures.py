@@ -6,7 +6,6 @@ from workbook.chapters.teaching.charts import COMPUTED, MASK, NETWORK
 from workbook.probes.agreement import falls
 from workbook.statistics import pseudo_values, t_interval, unit_curve
 from workbook.studies.record import Tables
-from workbook.studies.storage import read_table
 from workbook.studies.teaching import by_hand
 from workbook.studies.teaching.claims import excess_share
 from workbook.studies.teaching.masks import BATCHES, CREDIT, MASKS, PLAIN, SIGNS, UNSURE
@@ -80,17 +79,7 @@ def _opposition() -> pd.DataFrame:
     return unit_curve(pd.concat(parts), "share", "lead", by="world")
 
 
-def _coverage() -> pd.DataFrame:
-    """How often an interval holds the truth, against how skewed its units are: simulated (no rows),
-    and where the ledger's rows lie, by units.
-    """
-    table = read_table("coverage", "", "intervals")
-    table = table[table["table"].isin(["skewness", "placed"])]
-    return table[["units", "rows", "skewness", "coverage"]]
-
-
 FIGURES = {
-    "coverage": {"teaching/coverage": _coverage},
     "pairs": {"teaching/pairs": _pairs},
     "masks": {"teaching/masks": _masks},
     "opposition": {"teaching/opposition": _opposition},
