@@ -87,7 +87,7 @@ def draw_shared_weights() -> alt.LayerChart:
     canvas.box(430, 246, 180, 38, "shared weights", fill=_GREY_TINT, on_top=True)
     canvas.text(520, 314, "cancels in part", BIG, bold=True)
     return canvas.chart(
-        "Opposite pushes cancel exactly only in a context that both share",
+        "Opposite pushes cancel exactly in a shared context",
         "Left: after … then 5 - 6, rollouts A and B both say is. They share one softmax, so +1 and"
         " -1 add up to 0. Right: after 9 + 3 and after 8 + 3 they say is in two contexts. They"
         " share weights alone, and cancel as far as the hidden states are alike.",
@@ -112,7 +112,7 @@ def draw_step_parts() -> alt.LayerChart:
     canvas.text(150, 170, "this step", BIG, bold=True)
     canvas.text(606, 290, "steps of\nother batches", color=_NOISE)
     return canvas.chart(
-        "A step is signal + bias + noise; another batch changes the noise alone",
+        "Another batch changes a step's noise alone",
         "Arrows: the signal is what the policy gradient asks for, the bias stays in every batch,"
         " and the noise is one batch's chance. Their sum is the step. Steps of other batches fan"
         " out around signal + bias.",
@@ -179,7 +179,7 @@ def draw_reference_pull() -> alt.LayerChart:
         canvas.text(place + 52, y - 28, "reward", color=_SIGNAL, bold=True)
     canvas.text(415, 262, "probability of a word →", color=NEUTRAL)
     return canvas.chart(
-        "The KL penalty is a rubber band to the reference policy",
+        "The KL penalty is a rubber band to the reference",
         "The reward pulls a word's probability away from the reference policy's. A rubber band of"
         " strength beta pulls it back: with a small beta the word ends far from its reference"
         " probability, with a large beta close to it.",
@@ -214,7 +214,7 @@ def draw_routes() -> alt.LayerChart:
         canvas.dot(x, y, 17, color, color, str(place + 1), color="white", bold=True)
         canvas.text(x + 30, y, name, BIG, color, bold=True, align="left")
     return canvas.chart(
-        "A token is moved by four routes, most of them other tokens' pushes",
+        "Pushes reach a token by four routes",
         "Pushes reach a token from its own context, from other words of its own rollout, from the"
         " prompt's other rollouts, and from rollouts of other prompts.",
     )
@@ -238,7 +238,7 @@ def draw_continuations() -> alt.LayerChart:
     canvas.text(592, 164, "+.25", 28, POSITIVE, bold=True, align="left")
     canvas.text(560, 164, "credit of 9", BIG, POSITIVE, align="right")
     return canvas.chart(
-        "A word's credit: how much more often its answer ends right",
+        "Credit: how much a word raises the chance to be right",
         "The prefix then 5 - 6 is, continued eight times, ends right four times: V = .50. With the"
         " word 9 after it, six of eight end right: Q = .75. The difference, +.25, is the credit of"
         " 9.",
@@ -268,7 +268,7 @@ def draw_pairs() -> alt.LayerChart:
         if place < 2:
             canvas.line((8, y + 58), (692, y + 58), color=_GREY, width=1)
     return canvas.chart(
-        "Opposite pushes cancel on the same word; on rivals they add up",
+        "Opposite pushes cancel on one word; on rivals they add",
         "Pairs of pushes of A and B. Same word, same context: they cancel exactly. Same word in"
         " another context: they cancel in part. Two rival words in one context: raising 9 and"
         " lowering 8 both move probability from 8 to 9, so they add up.",
@@ -307,7 +307,7 @@ def draw_cuts() -> alt.LayerChart:
                 )
     canvas.text(350, 312, "number: prompt · blue: pushed up · orange: down", color=NEUTRAL)
     return canvas.chart(
-        "The cut of a batch decides which opposite pushes meet in a step",
+        "The cut decides which opposite pushes meet in a step",
         "Sixteen rollouts of four prompts, cut into four optimizer steps. Whole prompts: both signs"
         " of a prompt meet in one step. Shuffled: some do. One sign: opposite pushes never meet.",
     )
@@ -338,7 +338,7 @@ def draw_reuse() -> alt.LayerChart:
             canvas.arrow((left + 214, 140), (left + 230, 140), width=2)
     canvas.text(350, 290, "ratio new / old probability · hollow: beyond the clip", color=NEUTRAL)
     return canvas.chart(
-        "Reuse a batch, and its ratios drift until the clip stops tokens",
+        "Reuse a batch, and ratios drift until the clip acts",
         "Tokens of one batch by their ratio of new to old probability. In the first step all ratios"
         " are 1. In the second and third step on the same batch they spread; beyond 0.8 to 1.2 the"
         " clip can stop a token's push.",
@@ -397,7 +397,7 @@ def draw_paired_runs() -> alt.LayerChart:
     canvas.text(170, 318, "setting 1", color=first, bold=True, align="left")
     canvas.text(290, 318, "setting 2", color=second, bold=True, align="left")
     return canvas.chart(
-        "Pair runs by policy and seed: policies differ more than settings",
+        "Pair runs: policies differ more than settings",
         "Four policies, each trained twice from the same seed with two settings. End values differ"
         " widely between policies. The differences within pairs lie close together; their mean and"
         " interval answer.",
