@@ -274,13 +274,17 @@ def parts_table(shares: pd.DataFrame) -> pd.DataFrame:
 
 
 def signal_noise_chart(
-    table: pd.DataFrame, title: str = "What moves a token: signal, noise, bias and coupling"
+    table: pd.DataFrame,
+    title: str = "What moves a token: signal, noise, bias and coupling",
+    named: Sequence[str] | None = None,
 ) -> alt.LayerChart | alt.FacetChart:
     """Stacked parts of what moves each class of tokens, a bar for each.
 
     table: columns category, part, order and share, as `parts_table` makes them. Parts that point
     against the movement stand left of 0. With the column panel, a group of bars for each of its
     values; with size, how far its tokens move stands at the right.
+
+    named: parts in the legend, by default all.
     """
     require_columns(table, ["category", "part", "order", "share"], "signal_noise_chart")
     classes = list(table["category"].unique())
@@ -290,7 +294,7 @@ def signal_noise_chart(
     x = alt.X("share:Q", title="share of the squared movement", stack="zero")
     x = x.axis(format=".0%", tickCount=6, labelOverlap=True)
     color = alt.Color("part:N", title=None, sort=parts).scale(domain=parts, range=PART_COLORS)
-    color = color.legend(orient="bottom", columns=3, labelLimit=240)
+    color = color.legend(orient="bottom", columns=3, labelLimit=240, values=list(named or parts))
     base = alt.Chart().encode(y=y, order="order:Q")
     hints = ["category", "part", alt.Tooltip("share:Q", format=".1%")]
     bodies = base.mark_bar(stroke="white", strokeWidth=0.8).encode(x=x, color=color, tooltip=hints)

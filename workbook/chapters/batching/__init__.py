@@ -12,6 +12,6 @@ _NAMES = {  # module: what it offers
         "cut_parts cut_parts_chart endpoints_chart explore_batching live_walks mechanism_chart"
         " value_chart"
     ),
-    "chapters.batching.toy": "NAMES check_in_step check_order compute_cut explore_cut",
+    "chapters.batching.toy": "NAMES check_order compute_cut explore_cut",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

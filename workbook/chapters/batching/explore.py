@@ -214,7 +214,10 @@ def cut_parts_chart(table: pd.DataFrame) -> alt.LayerChart:
     )
     words = describe_rows(table, "category", "part", value="share", form=".0%")
     return titled(
-        signal_noise_chart(table), "What the steps of each cut are made of", subtitle, words
+        signal_noise_chart(table, named=list(PART_OF.values())),
+        "Steps of a cut hold less signal than one step on the whole batch",
+        subtitle,
+        words,
     )
 
 

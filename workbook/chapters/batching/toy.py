@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from workbook.chapters.grading import answer_of, grade
+from workbook.chapters.grading import answer_of
 from workbook.messages import InvalidValue
 from workbook.theory.advantages import group_advantages
 from workbook.theory.batching import minibatch_order
@@ -40,9 +40,6 @@ _MIXED = torch.randperm(32, generator=torch.Generator().manual_seed(0))
 GROUPS = torch.arange(8).repeat_interleave(4)[_MIXED]
 _REWARDS = torch.tensor([[float(place < right) for place in range(4)] for right in _RIGHT])
 ORDER_ADVANTAGES = group_advantages(_REWARDS.flatten()[_MIXED].double(), GROUPS)
-# of the exercises: <g_i, g_j> of three rollouts, advantages inside the gradients g
-GRAM = torch.tensor([[4.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 2.0]])
-_ADVANTAGES = torch.tensor([1.0, 1.0, -1.0])
 
 
 def compute_cut(
@@ -215,39 +212,3 @@ def _mistake_in_order(got: torch.Tensor) -> str:
         counts = ", ".join(map(str, positives))
         return f"the mini-batches hold {counts} positive rollouts; pair prompts of many with few."
     return ""
-
-
-def check_in_step(function) -> None:
-    """Check a function (gram (B, B), advantages (B,)) -> the share that cancels in a mini-batch.
-
-        1 - |g+ + g-| / (|g+| + |g-|)
-
-    >>> check_in_step(lambda gram, advantages: 1 - gram.sum().sqrt() / gram.diagonal().sqrt().sum())
-    Not quite: this lets every rollout stand for itself; first add up those of one sign.
-    """
-    positive = _ADVANTAGES > 0
-    negative = _ADVANTAGES < 0
-    # squared lengths of g+, of g- and of their sum
-    plus = GRAM[positive][:, positive].sum()
-    minus = GRAM[negative][:, negative].sum()
-    both = GRAM.sum()
-    lengths = plus.sqrt() + minus.sqrt()
-    residual = both.sqrt() / lengths
-
-    # what the usual mistakes give
-    single = both.sqrt() / GRAM.diagonal().sqrt().sum()
-    signed = (_ADVANTAGES @ GRAM @ _ADVANTAGES).sqrt() / lengths
-    mistakes = {
-        "this is the residual; what cancelled is 1 minus that.": residual,
-        "these are squared lengths; take their roots first.": 1 - both / (plus + minus),
-        "this lets every rollout stand for itself; first add up those of one sign.": 1 - single,
-        "the advantages are in the gradients already; the Gram matrix needs no further sign.": (
-            1 - signed
-        ),
-    }
-    praise = (
-        f"Right: {1 - residual:.3f}. Two of these rollouts oppose each other, the third one is"
-        " unrelated."
-    )
-    answer = answer_of(function, GRAM.clone(), _ADVANTAGES.clone())
-    grade(answer, 1 - residual, mistakes, praise)
