@@ -29,7 +29,7 @@ from workbook.chapters.groups.explore import (
     check_word_push,
 )
 from workbook.chapters.groups.toy import push_on_word
-from workbook.chapters.language import check_products
+from workbook.chapters.language.exercises import grade_products
 from workbook.chapters.softmax.explore import check_coupling, check_rivals
 from workbook.probes import cell_gap
 from workbook.theory import coupling_kernel
@@ -388,5 +388,5 @@ def test_products_of_gradients_are_right_within_what_finite_differences_miss(cha
     right = torch.tensor([[4.0, -1.0, 0.5], [2.0, 0.0, 0.0]])
     batch = SimpleNamespace(completion_mask=mask)
     exact = right[mask.bool()].numpy()
-    check_products(lambda *_: change(right), None, batch, (0, 0), exact)
+    grade_products(lambda *_: change(right), None, batch, (0, 0), exact)
     assert says in capsys.readouterr().out

@@ -63,7 +63,7 @@ def draw_batch(config=None, *, processes: int | None = None, **settings) -> alt.
     )
 
     # the number of a prompt where there is room for it
-    digits = 4 + 5 * texts["prompt"].astype(str).str.len()
+    digits = 4 + 7 * texts["prompt"].astype(str).str.len()
     per_unit = _PLOT_WIDTH / columns
     roomy = texts[(texts["x2"] - texts["x"]) * per_unit >= digits]
     ink = (
@@ -72,7 +72,7 @@ def draw_batch(config=None, *, processes: int | None = None, **settings) -> alt.
         .otherwise(alt.value("black"))
     )
     numbers = alt.Chart(_middles(roomy)).encode(x=x, y=y, text="prompt:O", color=ink)
-    layers.append(numbers.mark_text(fontSize=10))
+    layers.append(numbers.mark_text(fontSize=12))
     layers += _step_texts(steps, per_unit, x, y)
 
     title, subtitle = _batch_title(table)
@@ -205,7 +205,7 @@ def _step_texts(steps: pd.DataFrame, per_unit: float, x, y) -> list[alt.Chart]:
         middle = _middles(steps.assign(text=text))
         middle["y"] += (row - (len(lines) - 1) / 2) * spread
         weight = "bold" if row == 0 else "normal"
-        marks = alt.Chart(middle).mark_text(fontSize=11, fontWeight=weight, color="black")
+        marks = alt.Chart(middle).mark_text(fontSize=12, fontWeight=weight, color="black")
         layers.append(marks.encode(x=x, y=y, text="text:N"))
     return layers
 

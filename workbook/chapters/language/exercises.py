@@ -6,13 +6,26 @@ import numpy as np
 import torch
 
 from workbook.chapters.grading import answer_of, grade
+from workbook.probes.coupling import gradient_products
+from workbook.rollouts.example import example_policy, example_rollouts
 from workbook.rollouts.sample import Rollouts
 
 # of the largest product: what finite differences of float32 miss
 _TOLERANCE = 0.03
 
 
-def check_products(
+def check_products(function: Callable) -> None:
+    """Check a reader's products of gradients on rollouts A and B, where the probe is exact.
+
+    function: as of `grade_products`.
+    """
+    policy, rollouts = example_policy(), example_rollouts()
+    pairs = gradient_products(policy, rollouts, anchors=1)
+    rollout, position = rollouts.completion_mask.bool().nonzero()[pairs["anchor"].iloc[0]].tolist()
+    grade_products(function, policy, rollouts, (rollout, position), pairs["product"].to_numpy())
+
+
+def grade_products(
     function: Callable, policy, rollouts: Rollouts, place: tuple[int, int], exact: np.ndarray
 ) -> None:
     """Check a function (policy, rollouts, place) -> (B, T), the inner products of the gradients of
