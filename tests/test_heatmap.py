@@ -108,6 +108,21 @@ def test_a_model_s_text_stays_text_and_is_drawn():
     assert heatmap.details == {}
 
 
+def test_a_title_stands_while_the_group_that_it_is_of_is_shown(monkeypatch):
+    heatmap = TokenHeatmap(table(), title="Rollout 0 is\x00 better")
+    drawn = []
+    monkeypatch.setattr("workbook.views.heatmap.picture", lambda spec: drawn.append(spec["title"]))
+    heatmap.picture()
+    assert [heatmap.title] == drawn[0]["text"] == ["Rollout 0 is␀ better"]
+    assert drawn[0]["subtitle"].startswith("Group 0: advantage of its rollout by token; ")
+    heatmap.group = 1
+    heatmap.picture()
+    assert heatmap.title == "Tokens of group 1, rollout by rollout"
+    assert drawn[1]["text"] == ["Group 1: advantage of its rollout by token"]
+    heatmap.group = 0
+    assert heatmap.title == "Rollout 0 is␀ better"
+
+
 @pytest.mark.parametrize(
     ("change", "settings", "column"),
     [

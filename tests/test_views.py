@@ -101,6 +101,7 @@ CHARTS = {
     "reward_before_after": lambda: reward_before_after(SUMMARY),
     "gradients_meet_chart": lambda: gradients_meet_chart(compute_gradients_meet()),
     "token_strip": lambda: token_strip(table()),
+    "token_strip with a title": lambda: token_strip(table(), title="Rollout 0 is better"),
     "token_strip of text": lambda: token_strip(
         table().assign(category=["style", "result"] * 2), "category"
     ),
@@ -204,6 +205,7 @@ def test_token_strip_has_one_cell_a_token_with_its_sign():
     assert [cell["text"] for cell in cells] == ["so", " 7", "so", " 4"]
     assert [cell["row"] for cell in cells] == ["rollout 0 line 0"] * 2 + ["rollout 1 line 0"] * 2
     assert cells[0]["left"] == cells[2]["left"] == 0 < cells[0]["right"] == cells[1]["left"]
+    assert cells_of(token_strip(table(), title="A result")) == cells_of(token_strip(table()))
     narrow = cells_of(token_strip(table(), width=30))
     assert [cell["row"] for cell in narrow] == [
         f"rollout {row} line {line}" for row in (0, 1) for line in (0, 1)

@@ -78,6 +78,7 @@ class TokenHeatmap(PageWidget):
     step: of a run, the recorded step to begin with, else the newest.
     compare: what stands beside, in the same colours: another column, or another recorded step of
     the run.
+    title: the result that the figure shows; it stands while the first group and step are shown.
     explain: explanation of a token by all weights, `workbook.probes.TokenExplainer(policy,
     rollouts, lr)` of the rollouts that the first table lists. Pinning then shows who moved the
     token, once a thread has computed it, with progress and Stop; `wait()` waits for it, and
@@ -124,6 +125,7 @@ class TokenHeatmap(PageWidget):
         step: int | None = None,
         compare: str | int | None = None,
         explain: Callable | None = None,
+        title: str | None = None,
     ):
         self.run = None if isinstance(table, pd.DataFrame) else table
         steps = self._recorded_steps(step, compare)
@@ -158,6 +160,9 @@ class TokenHeatmap(PageWidget):
         group = self._first_pushed(groups) if group is None else int(group)
         if group not in groups:
             raise InvalidValue("group", group, f"in the table: choose one of {groups[:8]}")
+        # the result, and the group and step that it is of
+        self._result = printable(title) if title else None
+        self._first_shown = group, first_step
         super().__init__(
             groups=groups,
             group=group,
@@ -230,8 +235,15 @@ class TokenHeatmap(PageWidget):
         scale = scale_of(column, *compared) if compared else None
         first_rollouts = pd.unique(rows["rollout"])[:_PICTURE_ROLLOUTS]
         rows = rows[rows["rollout"].isin(first_rollouts)]
-        spec = token_strip(rows, column, self.group, scale=scale).to_dict()
+        spec = token_strip(
+            rows, column, self.group, scale=scale, title=self._shown_result
+        ).to_dict()
         return picture(prefix_title(apply_theme(spec), self._number))
+
+    @property
+    def _shown_result(self) -> str | None:
+        """The title that was given, while the group and step that it is of are shown."""
+        return self._result if (self.group, self.step) == self._first_shown else None
 
     def _ipython_display_(self, **_) -> None:
         if not self._number:
@@ -268,7 +280,8 @@ class TokenHeatmap(PageWidget):
             if is_number(self.table[name]) and name not in {*PLACE_COLUMNS, "reward"}
         ]
         with self.hold_sync():
-            self.title = f"{self._number}Tokens of group {self.group}{at}, rollout by rollout"
+            title = self._shown_result or f"Tokens of group {self.group}{at}, rollout by rollout"
+            self.title = self._number + title
             self.main = main
             self.other = other
             steps = [f"step {step}" for step in self.steps if step != self.step]

@@ -14,6 +14,7 @@ from workbook.views.style import (
     WIDTH,
     describe_rows,
     finish,
+    printable,
     printable_table,
     require_columns,
     titled,
@@ -54,12 +55,13 @@ def token_strip(
     group: int | None = None,
     width: int = WIDTH,
     scale: ColorScale | None = None,
+    title: str | None = None,
 ) -> alt.LayerChart:
     """Rollouts of one group as text, one cell a token, coloured by `column`.
 
     table: a token table (columns group, rollout, position, token and `column`).  group: which one,
     else the first.  width: pixels at which lines are broken.  scale: the colours of another chart,
-    to compare with it.
+    to compare with it.  title: the result that it shows; else its prompt and `column` stand there.
 
     A signed number is coloured around zero (a ratio around one), saturating at the 98th percentile
     of |x|, with its sign in the cell's corner. A one-sided number goes from light at zero to dark.
@@ -85,7 +87,9 @@ def token_strip(
         head = f"Group {group}"
         if "step" in table and table["step"].nunique() == 1:
             head += f" at step {table['step'].iloc[0]}"
-    notes = [f"the right answer is {answer}"] if answer else []
+    head = f"{head}: {COLUMN_WORDS.get(column, [column])[0]} by token"
+    notes = [head] if title else []
+    notes += [f"the right answer is {answer}"] if answer else []
     notes += _legend(rows[column], scale)
     notes += [
         f"{sign} {meaning}"
@@ -94,7 +98,7 @@ def token_strip(
     ]
     return finish(
         _layers(cells, column, scale, width),
-        f"{head}: {COLUMN_WORDS.get(column, [column])[0]} by token",
+        printable(title) if title else head,
         "; ".join(notes),
         f"{cells['rollout'].nunique()} rollouts with up to {rows['position'].max() + 1} tokens.",
         height=alt.Step(_LINE_HEIGHT),
