@@ -171,8 +171,6 @@ def _card(one: Decision) -> str:
         f"Why: {_inline(one.sentence())}",
         f"Where it stops: {_inline(one.stops)}",
     ]
-    if one.when:
-        parts.append(f"<i>{_inline(one.words())}</i>")
     return f'<div style="{_CARD_STYLE}">{"".join(map(_CARD_PART.format, parts))}</div>'
 
 
