@@ -237,7 +237,7 @@ def test_readme_opens_with_at_most_ten_findings(tmp_path):
     copy.write_text("before\n<!-- findings -->\nold\n<!-- /findings -->\nafter\n", encoding="utf-8")
     assert write_readme(copy)
     assert not write_readme(copy)
-    assert copy.read_text().startswith("before\n<!-- findings -->\n1. In one context")
+    assert copy.read_text().startswith("before\n<!-- findings -->\n1. Where a whole group")
 
 
 # --- the page of the evidence

@@ -93,11 +93,11 @@ def ceiling_chart(table: pd.DataFrame) -> alt.LayerChart:
         "rollouts",
         series="line",
         x_title="rollouts of a prompt",
-        y_title="cancelled share",
-        title="The cancelled share falls with the number of rollouts, whatever cancels",
+        y_title="cancelled share: what the other sign takes",
+        title="The cancelled share tends to 0 even where pushes cancel exactly",
         subtitle=(
-            "chapter 02's toy, where pushes on one context cancel exactly; style words have no"
-            " credit"
+            "chapter 02's toy, where pushes in one context cancel exactly; permuted: with shuffled"
+            " rewards"
         ),
         reference=[(0.0, "nothing taken")],
         spread=None,

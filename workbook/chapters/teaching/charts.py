@@ -8,6 +8,8 @@ from workbook.views.figures import bars, by_sign, forest, panels, rule, series
 from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, titled, tooltips
 
 MASK = "the mask"  # kind of a row that is no twin
+_TWIN = "twin: permuted signs"
+_KINDS = {_TWIN: "its twin: shuffled signs", "twin: as much |credit|": "random, as much credit"}
 NETWORK, COMPUTED = "networks, measured", "one context, computed"
 NOW = "one policy, now"
 _LEADS = [-0.15, 0.25]  # of the axis of ends, which stays where it is under the slider
@@ -51,9 +53,9 @@ def pairs_chart(table: pd.DataFrame):
     return intervals_chart(
         table,
         "Pairs that cancel add to agreement in one context, and hardly in a network",
-        "what the agreement of a step with exact credit loses without them, beyond other pairs; 95"
-        " % t intervals",
-        "share of the correlation of change and credit",
+        "share of the agreement lost without them, beyond other pairs; dashed: the least that would"
+        " matter; 95 % t intervals",
+        "share of the agreement of a step with exact credit",
         threshold=0.25,
     )
 
@@ -61,13 +63,17 @@ def pairs_chart(table: pd.DataFrame):
 def masks_chart(table: pd.DataFrame):
     """What training on some tokens alone ends at, over how much of the exact credit they hold.
 
-    table: teaching/masks; label, kind, credit, mean, low, high, batches.
+    table: teaching/masks; label, kind, credit, mean, low, high, batches. A line joins each mask
+    and its twin.
     """
     batches = table["batches"].iloc[0]
-    x = alt.X("credit:Q", title="share of the unsure tokens' exact |credit| that is pushed").scale(
+    twins = table[table["kind"].isin([MASK, _TWIN])]
+    twins = twins[twins["label"].duplicated(keep=False)]
+    table = table.assign(kind=table["kind"].replace(_KINDS))
+    x = alt.X("credit:Q", title="share of the unsure tokens' credit that the mask holds").scale(
         domain=[0, 1.2], nice=False
     )
-    y = alt.Y("mean:Q", title="end minus that of all tokens")
+    y = alt.Y("mean:Q", title="end minus end of all tokens")
     base = alt.Chart(table).encode(x=x)
     names = table["kind"].drop_duplicates().tolist()
     color = alt.Color("kind:N", sort=names, legend=alt.Legend(title=None, symbolOpacity=1))
@@ -76,6 +82,9 @@ def masks_chart(table: pd.DataFrame):
     hints = tooltips(table, "label", "kind", "credit", "mean", "low", "high")
     layers = [
         rule(0, "y", dashed=True, color=NEUTRAL),
+        alt.Chart(twins)
+        .mark_line(color=NEUTRAL, strokeWidth=1.5, point=False)
+        .encode(x=x, y=y, detail="label:N"),
         base.mark_rule(size=3, opacity=0.4).encode(y=alt.Y("low:Q"), y2="high:Q", color=color),
         base.mark_point(size=90, filled=True, opacity=1).encode(
             y=y, color=color, shape=shape, tooltip=hints
@@ -87,8 +96,8 @@ def masks_chart(table: pd.DataFrame):
     return titled(
         alt.layer(*layers).properties(width=520, height=280),
         "What a mask teaches goes with how much credit it holds",
-        f"exact held-out value after {batches} batches on these tokens alone; 95 % t intervals over"
-        " ten policies",
+        f"reward after {batches} batches on these tokens alone; a line leads from a mask to its"
+        " twin; 95 % t intervals over ten policies",
         describe_rows(table, "label", "kind", interval=True),
     )
 
