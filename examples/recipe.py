@@ -1,22 +1,24 @@
-"""A recipe to copy: TRL's own trainer, a dozen settings, and for each the chapter that says why.
+"""A recipe to copy: TRL's own trainer, a dozen settings, and for each the chapter that treats it.
 
     python examples/recipe.py                          # the bundled policy, minutes on a CPU
     python examples/recipe.py --model smollm2-135m     # a language model on one-digit sums
-    python examples/recipe.py --model FOLDER_OR_HUB_ID --task gym:chain_sum --steps 200
+    python examples/recipe.py --model FOLDER_OR_HUB_ID --task own:prompts.csv \\
+        --reward reward.py:score --length 256 --accumulate 8 --rollouts 8
 
-A line is printed for each step. What to look at in it, and when to stop:
+A line is printed for each step. What to look at in it:
 
-    reward      mean reward of the step's rollouts. One step is noise: compare means of twenty. Stop
-                where such a mean has not risen twice in a row.
+    reward      mean reward of the step's rollouts. One step is noise: compare means of twenty. Two
+                such means in a row without a rise are a reason to read answers, not yet to stop.
     no spread   share of groups whose rewards are all equal. They teach nothing. Above one half,
                 take prompts that are solved sometimes, or larger groups.
-    entropy     nats per token. Where it falls to a tenth of its start while reward stands still,
-                the policy has only become surer of itself. Stop, and take a smaller rate.
-    cut off     share of answers that reached the length limit. Where it starts high, raise
+    entropy     nats per token. It falls as a policy learns. Where it is nearly gone and reward has
+                not risen, the policy has only become surer of itself: stop, take a smaller rate.
+    cut off     share of answers that reached the length limit. Where it stays high, raise
                 --length. Where it climbs, the policy unlearns to end its answers: lower --lr.
 
-Judge by held-out prompts, before and after: their reward is printed at the end. One run is one run;
-compare settings over several seeds, the same seeds for both (chapter 12).
+Judge by prompts that were not trained on: their mean reward is printed before and after, with its
+standard error. One run is one run; compare settings over several seeds, the same for both (12).
+How much of a step is noise at your batch size: `workbook.noise_share` (11).
 """
 
 import argparse
@@ -25,39 +27,42 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from workbook import get_task, load_policy, sample_rollouts
-
-HELD_OUT_SEED = 10_000
+from workbook import get_task, load_policy, log_ids, sample_rollouts
 
 
 def recipe(options: argparse.Namespace) -> GRPOConfig:
     """The dozen settings, then what a machine and a run need."""
     return GRPOConfig(
         # --- the recipe
-        num_generations=8,  # 02: a group teaches if its rewards differ; raise it where few do
-        per_device_train_batch_size=options.rollouts,  # 06: more rollouts, less noise
-        steps_per_generation=1,  # 08: one step a batch, so how it is cut cannot matter
-        num_iterations=1,  # 09: using a batch again was not seen to sharpen credit
+        num_generations=8,  # 13: a group teaches if its rewards differ; raise it where few do
+        per_device_train_batch_size=options.rollouts,  # 11: more rollouts, less noise in a step
+        steps_per_generation=options.accumulate,  # 08: one step a batch; its cut cannot matter
+        num_iterations=1,  # 06: using a batch again was not seen to sharpen credit
         loss_type="dr_grpo",  # 03: no division by each answer's own length
         scale_rewards="none",  # 02: no extra weight on very easy and very hard prompts
-        importance_sampling_level="token",  # 09: nothing measured speaks for sequence ratios
-        beta=0.0,  # 03: no pull to the reference model, and no second model in memory
-        temperature=1.0,  # 02: sample with what is scored
+        importance_sampling_level="token",  # 09: without effect at one step a batch
+        beta=0.0,  # 03: TRL's default; whether a penalty helps was not measured
+        temperature=1.0,  # 13: TRL scores at it, too; another value was not measured
         top_p=1.0,  # 13: sampling with 0.9 and scoring without it biases the gradient
         learning_rate=options.lr,  # 12: tune it, with equal effort for all that you compare
-        seed=options.seed,  # 12: pair what you compare by seed; ten pairs rather than three
-        # 07: worth a test beside it: CancellationConfig(baseline_share=0.5), or 0
+        seed=options.seed,  # 12: pair what you compare by seed; six pairs at least
+        # 07: in CancellationTrainer, less of the baseline is worth a test: baseline_share=0.5, or 0
         # --- the run
         output_dir=options.out,
+        gradient_accumulation_steps=options.accumulate,
+        reward_weights=[1.0, 0.0],
         max_steps=options.steps,
         max_completion_length=options.length,
         lr_scheduler_type="constant",
         gradient_checkpointing=options.gradient_checkpointing,
         logging_steps=1,
         log_completions=options.completions,
+        num_completions_to_print=1,
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
+        # TRL's default is bfloat16 wherever it runs
+        bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
         use_cpu=not torch.cuda.is_available(),
     )
 
@@ -76,31 +81,38 @@ class Lines(TrainerCallback):
             )
 
 
-def held_out_reward(policy, task, options: argparse.Namespace) -> float:
-    """Mean reward of one sample for each of so many fresh prompts."""
-    given = (options.held_out, 1, HELD_OUT_SEED, options.length)
-    return float(sample_rollouts(policy, task, *given).rewards.mean())
+def held_out_reward(policy, task, prompts, length: int) -> tuple[float, float]:
+    """Mean reward of one sample for each prompt, and its standard error."""
+    rewards = sample_rollouts(policy, task, prompts, 1, max_new_tokens=length).rewards
+    return float(rewards.mean()), float(rewards.std() / len(rewards) ** 0.5)
 
 
 def advice(log: list[dict]) -> list[str]:
-    """What the log's last twenty steps ask for, in sentences."""
+    """What the end of the log asks for, in sentences: its last twenty steps, or its second half."""
     rows = [row for row in log if "reward" in row]
-    last, before = rows[-20:], rows[-40:-20]
+    window = min(20, max(1, len(rows) // 2))
+    last, before = rows[-window:], rows[-2 * window : -window]
 
     def mean(rows: list[dict], name: str) -> float:
         return sum(row[name] for row in rows) / len(rows)
 
+    reward = mean(last, "reward")
+    has_risen = not before or reward > mean(before, "reward")
     sentences = []
     if mean(last, "frac_reward_zero_std") > 0.5:
-        sentences.append("Most groups hold equal rewards: take other prompts, or larger groups.")
+        cause = "harder" if reward > 0.5 else "easier"
+        sentences.append(f"Most groups hold equal rewards: take {cause} prompts, or larger groups.")
     if mean(last, "completions/clipped_ratio") > 0.1:
         sentences.append(
             "Many answers were cut off: raise --length; if that came late, lower --lr."
         )
-    if mean(last, "entropy") < 0.1 * rows[0]["entropy"]:
-        sentences.append("Entropy is nearly gone: look at held-out reward, and lower --lr.")
-    if before and mean(last, "reward") <= mean(before, "reward"):
-        sentences.append("Reward has not risen over the last twenty steps: stop, or change --lr.")
+    if not has_risen and mean(last, "entropy") < 0.1 * rows[0]["entropy"]:
+        sentences.append("Entropy is nearly gone and reward does not rise: stop, and lower --lr.")
+    elif not has_risen:
+        sentences.append(
+            f"Reward has not risen over the last {2 * window} steps: read answers, then go on, stop"
+            " or change --lr."
+        )
     return sentences or ["Nothing in the last steps asks for a change."]
 
 
@@ -117,54 +129,81 @@ def parse() -> argparse.Namespace:
         help="a name of workbook.get_task; by default chain for the bundled policy, which knows"
         " nothing else, and one-digit sums for others",
     )
+    parser.add_argument("--reward", help="of --task own:FILE, as in reward.py:score")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--rollouts", type=int, default=64, help="of a step, in groups of eight")
-    parser.add_argument("--length", type=int, help="tokens of an answer at most")
+    parser.add_argument(
+        "--rollouts", type=int, default=64, help="that a device holds at once, in groups of eight"
+    )
+    parser.add_argument(
+        "--accumulate", type=int, default=1, help="so many times --rollouts make a step"
+    )
+    parser.add_argument(
+        "--length",
+        type=int,
+        help="tokens of an answer at most; 48 for chains, 8 for sums, else 256",
+    )
     parser.add_argument(
         "--lr", type=float, help="learning rate; 3e-4 for the bundled policy, else 1e-5"
     )
-    parser.add_argument("--prompts", type=int, default=512, help="of the training set")
-    parser.add_argument("--held-out", type=int, default=128, help="prompts that reward is read on")
+    parser.add_argument("--prompts", type=int, help="of the training set; 256, of sums 64")
+    parser.add_argument(
+        "--held-out", type=int, help="prompts that reward is read on; 128, of sums 64"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="out/recipe")
-    parser.add_argument("--completions", action="store_true", help="print and log the answers")
+    parser.add_argument(
+        "--completions", action="store_true", help="keep all answers, and print one of each step"
+    )
     parser.add_argument(
         "--gradient-checkpointing", action="store_true", help="less memory, a slower step"
     )
     options = parser.parse_args()
     small = options.model == "bundled"
+    sums = not small and not options.task
     options.lr = options.lr or (3e-4 if small else 1e-5)
-    options.length = options.length or (48 if small else 8)
+    options.length = options.length or (48 if small else 8 if sums else 256)
+    options.prompts = options.prompts or (64 if sums else 256)
+    options.held_out = options.held_out or (64 if sums else 128)
     return options
+
+
+def make_task(options: argparse.Namespace):
+    """The task asked for; chains for the bundled policy, one-digit sums for any other."""
+    if options.task:
+        reward = {"reward": options.reward} if options.reward else {}
+        return get_task(options.task, **reward)
+    if options.model == "bundled":
+        return get_task("chain")
+    return get_task("gym:chain_sum", chat=False, max_terms=2, max_digits=1)
 
 
 def main() -> None:
     options = parse()
-    policy = load_policy(options.model)
-    if options.task:
-        task = get_task(options.task)
-    elif options.model == "bundled":
-        task = get_task("chain")
-    else:
-        task = get_task("gym:chain_sum", chat=False, max_terms=2, max_digits=1)
-    before = held_out_reward(policy, task, options)
+    policy, task = load_policy(options.model), make_task(options)
+    to_train, held_out = task.split(options.prompts, options.held_out, options.seed)
+    before, error_before = held_out_reward(policy, task, held_out, options.length)
 
     trainer = GRPOTrainer(
         policy.model,
-        task.reward,  # a function of completions and the data set's columns -> a list of numbers
+        # functions of completions and the data set's columns -> a list of numbers; the second one
+        # pays nothing and logs the tokens' ids, for the report below
+        [task.reward, log_ids],
         args=recipe(options),
-        train_dataset=task.dataset(options.prompts, options.seed),
+        train_dataset=to_train,
         processing_class=policy.tokenizer,
         callbacks=[Lines()],
     )
     trainer.remove_callback(PrinterCallback)  # the whole log, which `Lines` makes short
     trainer.train()
 
-    print(f"held-out reward {before:.3f} -> {held_out_reward(policy, task, options):.3f}")
+    after, error_after = held_out_reward(policy, task, held_out, options.length)
+    print(f"held-out reward {before:.3f} ± {error_before:.3f} -> {after:.3f} ± {error_after:.3f}")
     for sentence in advice(trainer.state.log_history):
         print(sentence)
     if options.completions:
         print(f"Every answer, token by token: python -m workbook report {options.out}/completions")
+    else:
+        print("With --completions a run keeps its answers, and `workbook report` reads them.")
 
 
 if __name__ == "__main__":

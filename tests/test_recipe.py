@@ -60,7 +60,11 @@ def row(reward=0.5, spread=0.0, cut=0.0, entropy=1.0):
         ([row()] * 40, "has not risen"),
         ([row(spread=0.6)] * 5, "equal rewards"),
         ([row(cut=0.2)] * 5, "cut off"),
-        ([row()] + [row(0.9, entropy=0.05)] * 30, "Entropy"),
+        ([row()] * 10 + [row(0.9, entropy=0.05)] * 40, "Entropy"),
+        ([row(cut=0.9)] * 2 + [row(0.6)] * 10, "Nothing"),
+        ([row()] + [row(0.8, entropy=0.05)] * 10 + [row(0.9, entropy=0.05)] * 10, "Nothing"),
+        ([row(spread=0.9)] * 4, "easier"),
+        ([row(0.9, spread=0.9)] * 4, "harder"),
     ],
 )
 def test_its_advice_follows_the_log(recipe, log, words):
@@ -73,5 +77,5 @@ def test_its_help_says_what_to_look_at(recipe, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="0"):
         recipe["parse"]()
     said = capsys.readouterr().out
-    for words in ("reward", "no spread", "entropy", "cut off", "Stop", "--model", "smollm2-135m"):
+    for words in ("reward", "no spread", "entropy", "cut off", "stop", "--model", "smollm2-135m"):
         assert words in said

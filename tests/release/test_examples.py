@@ -114,9 +114,11 @@ def test_plain_trl_is_reported_by_its_ids_and_its_record(run):
 
 
 def test_the_recipe_prints_a_line_a_step_and_what_was_held_out(run):
-    out = run("recipe", "--rollouts", "16", "--held-out", "8", "--prompts", "16")
+    out = run("recipe", "--completions", "--rollouts", "16", "--held-out", "8", "--prompts", "16")
     assert len(re.findall(r"^step +\d+   reward \d\.\d+   no spread ", out, re.MULTILINE)) == 2
-    assert re.search(r"^held-out reward \d\.\d+ -> \d\.\d+$", out, re.MULTILINE)
+    number = r"\d\.\d+ ± \d\.\d+"
+    assert re.search(rf"^held-out reward {number} -> {number}$", out, re.MULTILINE)
+    assert "token_id" in read_rollouts("out/recipe/completions")
 
 
 def test_what_a_tool_wrote_stands_in_the_completion_and_is_not_trained(run, tool_caller):
