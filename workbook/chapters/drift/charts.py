@@ -39,14 +39,14 @@ def energy_chart(energy: pd.DataFrame) -> alt.LayerChart:
         "confidence",
         series="group",
         names=[f"G = {size}" for size in sorted(energy["group_size"].unique())],
-        x_title="template confidence p",
+        x_title="p of a template word that has a synonym",
         y_title="share of all energy",
-        title="Only pairs share much of the gradient's energy",
+        title="Only groups of two share much of the gradient's energy",
         subtitle="line: mean of six policies, band: 95 % t interval",
         log2=False,
         scale={"domain": [0, 0.3]},
         clip=True,
-        reference=[(bound, f"the most that a group of 8 can share of two-word slots: {bound:.3f}")],
+        reference=[(bound, f"the most that a group of 8 shares of two possible words: {bound:.3f}")],
     )
 
 

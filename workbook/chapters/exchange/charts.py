@@ -72,7 +72,7 @@ def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChar
     group = bars(pushes, rollout, push, color=by_sign("push"), width=207, height=230, **look)
     return panels(
         [mechanisms, group],
-        "Equal weights leave nothing on a shared word, unequal ones do",
+        "Equal weights and one direction leave nothing on a shared word",
         "left: mean over 200 groups with its 95 % interval, dark: switched on; right: one group of"
         " eight rollouts",
         "Bars of the residual under each mechanism alone and all that are switched on; the pushes"
@@ -85,7 +85,7 @@ def repairs_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Residual of each mechanism alone, without a repair and with either; columns mechanism,
     transform, mean, ...
     """
-    title = "Both repairs cancel unequal weights; neither mends a direction"
+    title = "Both repairs cancel ratios, clips and lengths; a mask only one; neither a direction"
     subtitle = "each mechanism alone: mean over 200 groups with its 95 % interval"
     return _residuals(
         table, "mechanism", "transform", title, subtitle, colors=REPAIRS, height=alt.Step(15)
@@ -152,8 +152,8 @@ def formula_chart(formula: pd.DataFrame, pushes: pd.DataFrame) -> alt.LayerChart
         layers += [bar, words]
     return titled(
         alt.layer(*layers).properties(width=WIDTH - 60, height=height),
-        "All tokens of a rollout get one push, until ratio, clip or length changes it",
-        "bars: minus the slope of TRL's loss by a token's log-probability; outlined: the chosen",
+        "All words of a rollout get one push, until a ratio or the clip changes it",
+        "blue pushes a word up, orange down; a word without a bar is not pushed; outlined: the chosen",
         describe_rows(pushes, "rollout", "position", "token", value="push", form="+.4f"),
     )
 

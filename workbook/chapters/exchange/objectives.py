@@ -2,9 +2,9 @@
 
 Every objective pushes a token by
 
-    push_it = A_i w_it / N_i + KL term
+    push_it = A_i w_it / D_i + KL term
 
-with the advantage A, the weight w that ratio and clip make, and the normalizer 1/N. The functions
+with the advantage A, the weight w that ratio and clip make, and the divisor D. The functions
 here ask TRL's loss (`workbook.training.given_scores`) for the push, and write the same product out
 with its numbers, so that the two can be compared.
 
@@ -340,7 +340,7 @@ def filled_formula(
     push = advantage * weight / divisor + pull
     symbol = r"s_i" if sequence else r"r_{i,t}"
     kl = (
-        r" + \frac{\beta}{N}\Big(\frac{\pi_\text{ref}}{\pi} - 1\Big)"
+        r" + \frac{\beta}{D}\Big(\frac{\pi_\text{ref}}{\pi} - 1\Big)"
         if beta and alive[place]
         else ""
     )
@@ -348,7 +348,7 @@ def filled_formula(
     latex = (
         rf"\underbrace{{\hat A_i}}_{{{advantage:.3g}}} \cdot"
         rf" \underbrace{{w({symbol})}}_{{{symbol} = {ratio:.3g},\ w = {weight:.3g}}} \cdot"
-        rf" \underbrace{{\tfrac{{1}}{{N}}}}_{{{divisor_latex}}}{kl} \;=\;"
+        rf" \underbrace{{\tfrac{{1}}{{D}}}}_{{{divisor_latex}}}{kl} \;=\;"
         rf" {advantage:.3g} \cdot {weight:.3g} \cdot \tfrac{{1}}{{{divisor:g}}}{kl_number}"
         rf" \;=\; {push:+.4f}"
     )
@@ -392,11 +392,11 @@ def _divisor(loss_type: str, batch: Batch, row: int) -> tuple[float, str]:
         "dr_grpo": lambda: _product(rollouts, LENGTH),
     }
     tokens = int(batch.mask.sum())
-    return by_loss.get(loss_type, lambda: (float(tokens), rf"N = {tokens}"))()
+    return by_loss.get(loss_type, lambda: (float(tokens), rf"D = {tokens}"))()
 
 
 def _product(rollouts: int, length: int) -> tuple[float, str]:
-    return float(rollouts * length), rf"N = {rollouts} \cdot {length}"
+    return float(rollouts * length), rf"D = {rollouts} \cdot {length}"
 
 
 @single_thread()
