@@ -46,9 +46,7 @@ def energy_chart(energy: pd.DataFrame) -> alt.LayerChart:
         log2=False,
         scale={"domain": [0, 0.3]},
         clip=True,
-        reference=[
-            (bound, f"the most that a group of 8 shares of two possible words: {bound:.3f}")
-        ],
+        reference=[(bound, f"the most at a place with two words, G = 8: {bound:.3f}")],
     )
 
 

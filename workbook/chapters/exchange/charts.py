@@ -153,7 +153,7 @@ def formula_chart(formula: pd.DataFrame, pushes: pd.DataFrame) -> alt.LayerChart
     return titled(
         alt.layer(*layers).properties(width=WIDTH - 60, height=height),
         "All words of a rollout get one push, until a ratio or the clip changes it",
-        "blue pushes a word up, orange down; a word without a bar is not pushed; outlined: the chosen",
+        "blue pushes a word up, orange down; words without a bar get no push; outlined: the chosen",
         describe_rows(pushes, "rollout", "position", "token", value="push", form="+.4f"),
     )
 
