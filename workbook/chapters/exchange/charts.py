@@ -85,7 +85,7 @@ def repairs_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Residual of each mechanism alone, without a repair and with either; columns mechanism,
     transform, mean, ...
     """
-    title = "Both repairs cancel ratios, clips and lengths; a mask only one; neither a direction"
+    title = "Both repairs mend ratios, clips and lengths, only one a mask, none a direction"
     subtitle = "each mechanism alone: mean over 200 groups with its 95 % interval"
     return _residuals(
         table, "mechanism", "transform", title, subtitle, colors=REPAIRS, height=alt.Step(15)
