@@ -21,7 +21,7 @@ from workbook.chapters.exercises import (
     check_reward,
     check_rule,
 )
-from workbook.chapters.flips.explore import check_undone, check_words, undone_step
+from workbook.chapters.flips.explore import check_undone, undone_step
 from workbook.chapters.groups.exercises import check_group_advantages, four_rules
 from workbook.chapters.groups.explore import (
     OPENINGS,
@@ -79,21 +79,6 @@ def sequence_by(mean):
         return sequence_weights(log_ratio, mask, advantages, low, high)
 
     return weights
-
-
-def words_from(first, before_first=True):
-    """Numbers of words by a counter from `first` on; before_first: a space before the first token
-    raises it, too.
-    """
-
-    def words(tokens):
-        numbers = []
-        for token in tokens:
-            raised = (token.startswith(" ") or token == ".") and (before_first or bool(numbers))
-            numbers.append((numbers[-1] if numbers else first) + raised)
-        return numbers
-
-    return words
 
 
 def step_by_step(policy, rollouts, lr, put_back=True, masked=True, mean=True):
@@ -277,10 +262,6 @@ ANSWERS = [
     (check_undone, lambda *batch: 0 * undone_step(*batch), "nothing moved"),
     (check_undone, lambda *batch: None, "Not answered"),
     (check_residual, lambda *group: None, "Not answered"),
-    (check_words, words_from(0, before_first=False), "Right"),
-    (check_words, words_from(0), "begin with 0, with a space"),
-    (check_words, words_from(-1), "begin with 0, with a space"),
-    (check_words, lambda tokens: [0, 0, 0, 1, 2, 2, 3, 4, 4, 4], "full stop"),
     (
         check_reward,
         lambda text, answer: float("answer is" in text and behind(text).split()[:1] == [answer]),

@@ -11,7 +11,14 @@ import altair as alt
 import pandas as pd
 import pytest
 
-from workbook.chapters import cancelled, coupling, credit, exchange, flips, groups, worlds
+from workbook.chapters import (
+    coupling,
+    credit,
+    exchange,
+    flips,
+    groups,
+    softmax,
+)
 from workbook.statistics import unit_curve
 from workbook.views import Explorer, LiveChart, browse, frozen
 from workbook.views.explorer import REFUSED_CLASS, log_slider, menu, slider
@@ -113,16 +120,14 @@ def test_a_preset_moves_its_controls_and_the_others_back():
 
 
 PRESETS = [
+    softmax.explore_pair,
+    groups.explore_gradients_meet,
     groups.explore_growing,
     groups.explore_parts,
     exchange.explore_exchange,
+    exchange.explore_reference_pull,
     exchange.explore_solutions,
-]
-PRESETS += [
-    cancelled.explore_cancellation,
-    cancelled.explore_curves,
     credit.explore_repeated,
-    worlds.explore_world,
 ]
 PRESETS += [
     partial(make, None, None) for make in (flips.live_flips, coupling.live_push, coupling.live_mass)

@@ -34,9 +34,6 @@ FIGURES = {
     "forest at the end": lambda table: figures.forest(
         table, "kind", "nats", by="series", number="g", number_at="end"
     ),
-    "hollow": lambda table: figures.forest(
-        table, "kind", "nats", hollow="datum.low > 0", color=figures.clear_of_zero()
-    ),
     "bars": lambda table: figures.bars(
         table, "kind", "nats", by="series", number=".2f", outlined="datum.n > 2"
     ),

@@ -2,23 +2,18 @@
 
 import warnings
 from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from refusals import refused
 from small_run import SMALL, bundled_trainer
-from transformers import LlamaConfig
 
-from workbook.chapters.groups import toy
 from workbook.policies.models import private_copy
 from workbook.probes.drift import right_solutions
 from workbook.probes.readings import SOLUTIONS, Readings
 from workbook.probes.values import exact_credit, exact_values, expected_reward
 from workbook.rollouts.credit_batches import credit_batch
-from workbook.rollouts.likelihood import scores
 from workbook.rollouts.sample import Rollouts
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
@@ -306,68 +301,3 @@ def test_the_oracle_is_the_exact_credit_of_the_policy_as_it_is(policy):
     assert not torch.allclose(
         given.advantages, credit_batch(policy, given, task).known_credit, atol=0.01
     )
-
-
-class Tables(torch.nn.Module):
-    """Chapter 02's toy as a language model: a table of logits at each of three places.
-
-    The prompt, one token, says whose table it is, and nothing else of the context matters.
-    """
-
-    def __init__(self, tables):
-        super().__init__()
-        self.tables = torch.nn.ParameterList(map(torch.tensor, tables))  # (N, V) each
-        self.offsets = [sum(table.shape[1] for table in tables[:place]) for place in range(3)]
-        self.words = sum(table.shape[1] for table in tables)  # prompts come behind them
-        sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-        self.config = LlamaConfig(vocab_size=self.words + len(tables[0]), **sizes)
-        self.device, self.dtype = torch.device("cpu"), torch.float64
-
-    def forward(self, input_ids, logits_to_keep, **_):
-        shape = (*input_ids.shape, self.config.vocab_size)
-        logits = torch.full(shape, -1e9, dtype=self.dtype)
-        owner = input_ids[:, 0] - self.words
-        for place, (table, first) in enumerate(zip(self.tables, self.offsets, strict=True)):
-            logits[:, place, first : first + table.shape[1]] = table[owner]
-        return SimpleNamespace(logits=logits[:, -logits_to_keep:])
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "reinforce", "positive_only"])
-def test_the_toys_step_is_the_loops(estimator):
-    """Chapter 02's training by tables of logits, on the rollouts that it draws."""
-    copies, size, lr, places = 5, 8, 0.5, 3
-    start = toy.make_policy(copies)
-    groups = toy.draw_groups(start, size, seed=np.random.default_rng(0))
-    model = Tables([np.log(start[name]) for name in toy.CLASSES])
-    words = [torch.tensor(groups.tokens[name]).flatten() for name in toy.CLASSES]
-    ids = torch.stack([own + first for own, first in zip(words, model.offsets, strict=True)], 1)
-    owner = torch.arange(copies).repeat_interleave(size)
-    ones = torch.ones_like(ids)
-    rollouts = Rollouts(
-        prompt_ids=model.words + owner[:, None],
-        prompt_mask=ones[:, :1],
-        completion_ids=ids,
-        completion_mask=ones,
-        rewards=torch.tensor(groups.rewards).flatten(),
-        group_ids=owner,
-        advantages=torch.zeros(len(ids)),
-        old_logps=torch.zeros(ids.shape, dtype=torch.float64),
-        entropies=torch.zeros(ids.shape),
-    )
-    # the toy sums over a group's rollouts and divides by their number; J divides by B L
-    rate = lr * copies * places
-    sizes = {"prompts": copies, "group_size": size, "max_new_tokens": places}
-    config = LoopConfig(**sizes, optimizer="sgd", lr=rate, rule=estimator)
-    policy = SimpleNamespace(model=model)
-    rollouts, _ = add_advantages(policy, None, config, rollouts, seed=0, batch=1)
-    fresh = replace(rollouts, old_logps=scores(model, rollouts).detach())
-    take_step(policy, None, config, fresh, optimizer_of(policy, "sgd", rate))
-
-    table = toy.train_policy(estimator, steps=1, lr=lr, copies=copies, group_size=size, seed=0)
-    theirs = table[table["step"] == 1]
-    style, template, result = (p.detach().softmax(-1) for p in model.tables)
-    entropy = -(style * style.log()).sum(-1)
-    assert abs(theirs["result"] - table[table["step"] == 0]["result"].to_numpy()).max() > 1e-2
-    np.testing.assert_allclose(template[:, 0], theirs["template"], atol=1e-12)
-    np.testing.assert_allclose(result[:, 0], theirs["result"], atol=1e-12)
-    np.testing.assert_allclose(entropy, theirs["style"], atol=1e-12)

@@ -8,19 +8,7 @@ import pytest
 import torch
 from refusals import refused
 
-from workbook.chapters.cancelled import (
-    ceiling,
-    compute_cancellation,
-    explore_cancellation,
-    explore_curves,
-    toy_rows,
-)
-from workbook.chapters.cancelled.charts import (
-    BARS,
-    cancellation_chart,
-    ceiling_chart,
-    describe_shares,
-)
+from workbook.chapters.cancelled import ceiling, ceiling_chart, toy_rows
 from workbook.chapters.cancelled.toy import toy_contexts
 from workbook.probes import cancellation as probe
 from workbook.probes.blocks import Blocks, block_coupling
@@ -37,13 +25,11 @@ from workbook.probes.cancellation import (
 )
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies import CLAIMS
-from workbook.studies.cancelled import claims, figures
+from workbook.studies.cancelled import claims
 from workbook.studies.cancelled.study import BY, REWARDS, cancelled_study, powers
-from workbook.studies.record import Tables
 from workbook.studies.registration import read_registration
 from workbook.studies.unit import StudyUnit
 from workbook.theory.advantages import group_advantages
-from workbook.views.style import png, to_spec
 
 
 @pytest.fixture(scope="module")
@@ -272,31 +258,6 @@ def test_every_registered_outcome_has_its_measure():
     assert set(claims.MEASURES["cancelled"]) == set(read_registration("cancelled").outcomes)
     assert [name for name in CLAIMS if name[0] == "C"] == ["C1", "C2", "C3", "C4"]
     assert powers(64, 8) == [8, 16, 32, 64]
-
-
-def test_charts_say_what_the_rows_hold(toy):
-    explorer = explore_cancellation(toy)
-    explorer.set(prompts=3, rollouts=6)
-    made = compute_cancellation(toy, 3, 6)
-    wide = made["bars"].pivot(index="kind", columns="part", values="push")
-    np.testing.assert_allclose(wide[BARS[:3]].sum(axis=1), wide[BARS[3]])
-    pd.testing.assert_frame_equal(explorer.tables["shares"], made["shares"])
-    assert "style" in describe_shares(**made)
-    assert png(to_spec(cancellation_chart(**made)))[:4] == b"\x89PNG"
-
-
-def test_measured_tables_are_drawn(tables):
-    committed = Tables("tiny")
-    committed._whole = {f"cancelled/{name}": table.assign(seed=0) for name, table in tables.items()}
-    explorer = explore_cancellation(figures.summed_pushes(committed))
-    explorer.set(prompts=2, rewards=REWARDS[1])
-    assert "style" in set(explorer.tables["bars"]["kind"])
-    curves = figures.cancelled_curves(committed)
-    drawn = curves.query("kind == 'style' and rewards == @REWARDS[0]").dropna(
-        subset="cancelled share"
-    )
-    assert len(drawn) > 4
-    assert not explore_curves().tables["curve"].empty
 
 
 def test_the_share_of_words_without_credit_falls_whatever_cancels():

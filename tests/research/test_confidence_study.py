@@ -168,10 +168,6 @@ def test_every_registered_outcome_is_measured():
     ("draw", "table"),
     [
         (charts.energy_chart, "drift/energy"),
-        (charts.arms_chart, "drift/arms"),
-        (charts.fix_by_group_size_chart, "drift/fix_by_group_size"),
-        (charts.curves_chart, "drift/curves"),
-        (charts.mechanisms_chart, "drift/curves"),
         (charts.weights_chart, "drift/equal_weights"),
         (charts.cosines_chart, "drift/noise_by_group_size"),
         (charts.group_sizes_chart, "drift/group_sizes"),

@@ -9,7 +9,6 @@ import torch
 
 from workbook.chapters.coupling import charts, explore
 from workbook.probes.blocks import block_coupling
-from workbook.probes.coupling import coupling_by_confidence
 from workbook.probes.pair_mass import opposed_signs, pair_sums
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.states import output_states
@@ -143,18 +142,6 @@ def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
     for panel, curve in curves.groupby("panel"):
         assert set(curve["step"]) == {0, 1}, panel
     assert len(charts.training_chart(curves).to_dict()["hconcat"]) == 2
-
-
-@pytest.mark.parametrize(("bins", "place"), [(5, "other contexts"), (12, "the same context")])
-def test_the_map_merges_bins_without_losing_a_pair(sampled, bins, place):
-    cells = coupling_by_confidence(*sampled, charts.FINE)
-    merged = charts.compute_couplings(cells, bins, place)
-    known = cells[cells["where"].isin(charts.PLACES[place])]
-    upper = merged[merged["low_i"] <= merged["low_j"]]
-    assert upper["pairs"].sum() == known["pairs"].sum()
-    assert (upper["pairs"] * upper["size"]).sum() == pytest.approx(
-        (known["pairs"] * known["size"]).sum()
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """Worlds side by side: rates, prices by hand, the line, every registered row, parts of a unit; the
-explorers.
+page.
 """
 
 import json
@@ -18,9 +18,8 @@ from scipy import stats
 
 from workbook.app import half_way, world_runs
 from workbook.app.half_way import own_rates
-from workbook.book.worlds import worlds_markdown, worlds_table, write_worlds
-from workbook.chapters.worlds import charts, explore
-from workbook.chapters.worlds.explore import TEXTS, WRONG, compute_walk, compute_world, world_start
+from workbook.book.worlds import world_start, worlds_markdown, worlds_table, write_worlds
+from workbook.chapters.worlds import charts
 from workbook.ledger import CANNOT, registered
 from workbook.places import data_path
 from workbook.studies import compute_ledger, measurements, record
@@ -29,7 +28,6 @@ from workbook.studies.registration import WORLD_SCALES, read_registration
 from workbook.studies.unit import StudyUnit
 from workbook.studies.worlds import claims, figures, outcomes, question_claims, questions, study
 from workbook.studies.worlds.outcomes import HELD_OUT, OPEN
-from workbook.tasks import Walk
 from workbook.views.measured import measured_table
 from workbook.views.style import to_spec
 
@@ -399,12 +397,6 @@ def test_the_line_that_is_drawn_is_that_through_the_worlds(folder):
 
 
 def test_charts_of_plains_settings_have_what_the_rows_have(folder):
-    table = figures.world_group_sizes(folder=folder)
-    row = table[table["rule"] == "tokens, G = 16"].iloc[0]
-    assert row["octaves"] == pytest.approx(
-        -question_claims.GROUPS["Q3"](Tables("world:low", folder)).mean()
-    )
-    assert "walk, from 0.2" in json.dumps(to_spec(charts.groups_chart(table)))
     table = figures.world_settings(folder=folder)
     bias = question_claims.DEFAULTS["Q4"](Tables("world:ramble", folder)).mean()
     assert table["mean"][0] == pytest.approx(bias), "of length, as the default has its weights"
@@ -416,68 +408,14 @@ def test_a_scale_of_worlds_has_no_bench():
         StudyUnit("worlds")
 
 
-# --- explorers
-
-LONG = {
-    "wrong_modes": 0.6667,
-    "steps": 11,
-    "free_words": 4,
-    "forced_words": 12,
-    "ramble": 20,
-    "prompt": 2,
-}
-REJECTED = {"free_words": 0, "reward": "four of five answers", "error_rate": 0.46}
-
-
-@pytest.mark.parametrize(
-    "dials", [{"wrong_modes": 0.3333}, LONG, {"ways": 4, "reward": "each step"}, REJECTED]
-)
-def test_a_world_shows_a_right_chain_a_wrong_one_and_their_values(dials):
-    words = compute_world(**dials)["words"]
-    ends = words.groupby("text")["value"].last()
-    most = 0.8 if dials.get("reward") == "four of five answers" else 1.0
-    assert ends[TEXTS[0]] == pytest.approx(most)
-    assert ends[TEXTS[1]] < most - 0.05
-    assert words["value"].between(-1e-9, most + 1e-9).all()
-    steps, right = dials.get("steps", 4), words[words["text"] == TEXTS[0]]
-    assert right["class"].isin(["result", WRONG]).sum() == steps
-    assert (right["class"] == WRONG).any() == ("wrong_modes" in dials)
-    assert (words.loc[words["word"] == ";", "place"] == 0).all()
-    assert not words.duplicated(["text", "line", "place"]).any()
-
-
-def test_the_start_stands_there_where_policies_are_committed_for_the_levels():
-    start = compute_world(wrong_modes=0.3333, error_rate=0.1)["start"].set_index("measure")
-    assert set(start["world"]) == {"third"}
-    assert start.loc["wrong modes", "mean"] == pytest.approx(
-        world_start("third")["wrong_modes"].mean()
-    )
-    assert compute_world(wrong_modes=0.3333, error_rate=0.2)["start"].empty
-    assert world_start("no_such_world").empty
-    explorer = explore.explore_world()
-    explorer.set(free_words=0, ways=4)
-    assert "ways=4 must be 1" in explorer.sentence.value
-
-
-def test_a_node_is_worth_the_mean_of_where_its_demonstrator_goes():
-    task, tables = Walk(error_rate=0.2, wrong_modes=0.3333), compute_walk(4, 0, 0.3333, 0.2)
-    values, edges = tables["nodes"].set_index(["step", "node"])["value"], tables["edges"]
-    asked = task.dataset(1, 4)["prompt"][0]
-    shares = task.preferences(asked, ())
-    assert values[0].item() == pytest.approx(
-        np.dot(shares, [values[1, w] for w in task.next_words(asked, ())])
-    )
-    way = edges[edges["taken"]]
-    assert " ".join(way["node2"]) == task.render(asked)
-    assert (
-        tables["nodes"].set_index(["step", "node"]).loc[(len(way), way["node2"].iloc[-1]), "end"]
-        == "goal"
-    )
+# --- the page
 
 
 def test_the_page_of_the_worlds_holds_the_ledgers_numbers(tmp_path):
     page = data_path("book", "worlds.md").read_text(encoding="utf-8")
     assert f"<!-- worlds -->\n{worlds_markdown()}\n<!-- /worlds -->" in page
+    assert world_start("third")["value"].between(0, 1).all()
+    assert world_start("no_such_world").empty
     assert [row[0] for row in worlds_table()[1:]] == re.findall(r"(?m)^- \*\*(\w+)\*\*: ", page)
     assert set(measured_table("worlds/map")["world"]) == {row[0] for row in worlds_table()[1:]}
     row = registered("world:ramble")["Q1 world"]

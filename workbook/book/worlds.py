@@ -1,12 +1,15 @@
 """The page of the worlds: what each world is, and what exact credit adds there, from the ledger."""
 
+import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from workbook.files import replacement, write_text
 from workbook.ledger import registered
 from workbook.messages import InvalidValue
+from workbook.places import data_path
 from workbook.tasks.worlds import WORLD
 
 _BEGIN, _END = "<!-- worlds -->", "<!-- /worlds -->"
@@ -23,8 +26,6 @@ _SHARES = {"a rule without rewards gains": "Q1 entropy"}
 
 def worlds_table() -> list[list[str]]:
     """A row for each world, heading first, as texts: its start, and what came of each question."""
-    from workbook.chapters.worlds import world_start
-
     rows = [["world", "start", *_LEADS, *_TIMES, *_SHARES]]
     for name in _WORLDS:
         judged = registered(f"{WORLD}{name}")
@@ -36,6 +37,15 @@ def worlds_table() -> list[list[str]]:
         cells += [_estimate(judged.get(key), "{:.0%}") for key in _SHARES.values()]
         rows.append(cells)
     return rows
+
+
+def world_start(name: str) -> pd.DataFrame:
+    """The starts of a world's units, as `describe_start` describes them, a row each; empty while
+    there are none.
+    """
+    path = data_path("worlds", name, "members.json")
+    members = json.loads(path.read_text(encoding="utf-8"))["members"] if path.exists() else []
+    return pd.DataFrame([one["start"] for one in members if one["role"] == "unit"])
 
 
 def _estimate(row, form: str, scale=float) -> str:

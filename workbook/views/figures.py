@@ -55,8 +55,6 @@ def forest(
     zero: bool = False,
     threshold: float | None = None,
     color=None,
-    hollow: str | None = None,
-    labels: bool = True,
     form: str = ".3g",
     shown=(),
     under=(),
@@ -68,12 +66,9 @@ def forest(
 ) -> alt.LayerChart:
     """Dots with intervals, a line per row of a table; with `by`, several dots in each row.
 
-    labels: whether rows are named.  number_at: "above" the dot, or at the "end" of its interval.
-    hollow: an expression of rows whose dot is hollow.
+    number_at: "above" the dot, or at the "end" of its interval.
     """
     y = _category(row, alt.Y, labelLimit=340)
-    if not labels:
-        y = y.axis(None)
     x = _value(value, alt.X)
     hints = tooltips(table, _name(y), by, *shown, *INTERVAL, form=form)
 
@@ -85,13 +80,7 @@ def forest(
     intervals = base.mark_rule(size=3, opacity=0.5)
     layers = [*under, *_reference(zero, threshold, "x")]
     layers.append(intervals.encode(x=_end(x, "low"), x2="high:Q", tooltip=hints))
-    point = {"size": 70, "opacity": 1}
-    if hollow:
-        full = dots.transform_filter(f"!({hollow})").mark_point(**point, filled=True)
-        empty = dots.transform_filter(hollow).mark_point(**point, filled=False)
-        layers += [part.encode(x=x, tooltip=hints) for part in (full, empty)]
-    else:
-        layers.append(dots.mark_point(**point, filled=True).encode(x=x, tooltip=hints))
+    layers.append(dots.mark_point(size=70, opacity=1, filled=True).encode(x=x, tooltip=hints))
     layers += _numbers(base, x, number, end=number_at == "end", small=several)
 
     if height is None:
@@ -296,12 +285,6 @@ def by_sign(field: str):
     return (
         alt.when(f"datum['{field}'] >= 0").then(alt.value(POSITIVE)).otherwise(alt.value(NEGATIVE))
     )
-
-
-def clear_of_zero():
-    """Colour: blue where the whole interval lies above 0, orange where it lies below, else grey."""
-    up = alt.when("datum.low > 0").then(alt.value(POSITIVE))
-    return up.when("datum.high < 0").then(alt.value(NEGATIVE)).otherwise(alt.value(NEUTRAL))
 
 
 def _signed_numbers(base: alt.Chart, value, number: str | None) -> list[alt.Chart]:

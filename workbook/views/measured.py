@@ -3,7 +3,7 @@
 A chapter never opens a study's tables. It reads `data/figures/<room>/<name>.parquet`, where the
 study has already taken means and intervals over its units, and draws it:
 
-    curve_chart(measured_table("cancelled/curves"), ...)
+    curve_chart(measured_table("flips/follows"), ...)
 
 `python -m workbook measure STUDY --figures` writes the tables of a study anew, from its tables in
 data/results (`workbook.studies.figures`).

@@ -1,6 +1,4 @@
-"""Chapters 08 and 14: what cancels in a step, the study under menus, parts of each cut's steps, two
-ways live.
-"""
+"""Chapters 08 and 14: the study under menus, parts of each cut's steps, two ways live."""
 
 import copy
 from dataclasses import replace
@@ -19,9 +17,9 @@ from workbook.probes.step import matched_lr
 from workbook.probes.values import exact_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.theory.batching import minibatch_order
-from workbook.views.charts import PART_NAMES, curve_chart, signal_noise_chart
+from workbook.views.charts import PART_NAMES, signal_noise_chart
 from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider
-from workbook.views.figures import forest, panels, series
+from workbook.views.figures import panels, series
 from workbook.views.live_study import LiveStudy
 from workbook.views.measured import measured_table
 from workbook.views.style import SERIES, describe_rows, require_columns, titled
@@ -39,88 +37,6 @@ PART_OF = {
     "noise": PART_NAMES["own_noise"],
 }
 WHOLE = "the whole batch at once"
-
-
-# --- figures
-
-
-def mechanism_chart(table: pd.DataFrame, subtitle: str) -> alt.HConcatChart:
-    """What cancels inside a step and the cosine of the two signs' gradients, by strategy.
-
-    table: columns measure, strategy (of STRATEGIES), tokens (all or shared), mean, low, high.
-    """
-    require_columns(
-        table, ("measure", "strategy", "tokens", "mean", "low", "high"), "mechanism_chart"
-    )
-    rows = table.assign(name=table["strategy"].map(NAMES), tokens=table["tokens"] + " tokens")
-    look = {
-        "names": ["all tokens", "shared tokens"],
-        "number": "+.2f",
-        "number_at": "end",
-        "zero": True,
-        "width": 258,
-    }
-    name, charts = (
-        alt.Y("name:N", sort=None, title=None)
-        .scale(domain=list(NAMES.values()))
-        .axis(labelLimit=200),
-        [],
-    )
-    for measure, part in rows.groupby("measure", sort=False):
-        x = alt.X("mean:Q", title=measure).scale(padding=44)
-        charts.append(forest(part, name, x, "tokens", labels=not charts, height=190, **look))
-    words = describe_rows(rows, "measure", "name", "tokens", form=".2f")
-    return panels(charts, "What meets its opposite inside an optimizer step", subtitle, words)
-
-
-def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart:
-    """Distance between the ends of two ways through one batch against the learning rate; tables of
-    `measure_walks`.
-    """
-    factors, charts = [1 / 64, 1 / 16, 1 / 4, 1], []
-    x = alt.X("factor:Q", title="learning rate ÷ the largest")
-    x = x.scale(type="log", base=4, domain=[factors[0] / 1.3, 3]).axis(
-        values=factors, labelExpr=FRACTION
-    )
-    y = alt.Y("distance:Q", title="distance of the weights").scale(type="log")
-    y = y.axis(format=".0e", values=[10.0**k for k in range(-8, 2)])
-    color = alt.Color("optimizer:N", sort=WALKS).scale(domain=WALKS, range=SERIES)
-    look = {
-        "names": WALKS,
-        "spread": None,
-        "legend": {"columns": 3},
-        "dash": "optimizer",
-        "form": ".2e",
-        "width": 287,
-    }
-    for table, title in (
-        (same, "the same mini-batches, in reverse"),
-        (other, "other mini-batches"),
-    ):
-        require_columns(
-            table, ("optimizer", "factor", "distance", "slope", "label"), "endpoints_chart"
-        )
-        last = (
-            alt.Chart(table).transform_filter("isValid(datum.label)").mark_text(align="left", dx=8)
-        )
-        place = alt.Y("label:Q", title="distance of the weights").scale(type="log")
-        text = last.encode(x=x, y=place, color=color, text=alt.Text("slope:Q", format=".1f"))
-        charts.append(
-            series(table, x, y, "optimizer", over=[text], title=title, height=250, **look)
-        )
-    slopes = pd.concat([same.assign(change="same"), other.assign(change="other")])
-    slopes = slopes.dropna(subset="slope").drop_duplicates(["change", "optimizer"])
-    return panels(
-        charts,
-        "The cut changes SGD to second order, momentum and Adam to first",
-        "distance of the weights after the steps of one batch; both axes logarithmic; the number is"
-        " a line's slope",
-        "; ".join(
-            f"{row.change} mini-batches, {row.optimizer}: slope {row.slope:.2f}"
-            for row in slopes.itertuples()
-        )
-        or "Distance against the learning rate, a line for each optimizer, in two panels.",
-    )
 
 
 # --- the study
@@ -148,25 +64,6 @@ def explore_batching() -> Explorer:
         form="+.3f",
         names=OTHERS,
         colors=SERIES[1:],
-    )
-
-
-def value_chart(curves: pd.DataFrame) -> alt.LayerChart:
-    """Held-out value along the study's training, a line for each order of mini-batches."""
-    curves = curves.assign(order=curves["order"].map(NAMES))
-    return curve_chart(
-        curves,
-        "batch",
-        series="order",
-        log2=False,
-        x_title="generation batches",
-        y_title="held-out value",
-        title="Held-out value along training, by the order of mini-batches",
-        subtitle=(
-            f"mean over {curves['units'].max()} policies; runs of an order start from the same"
-            " policies and first rollouts"
-        ),
-        spread=None,
     )
 
 
@@ -222,6 +119,56 @@ def cut_parts_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 
 # --- two ways through a batch
+
+
+def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart:
+    """Distance between the ends of two ways through one batch against the learning rate; tables of
+    `measure_walks`.
+    """
+    factors, charts = [1 / 64, 1 / 16, 1 / 4, 1], []
+    x = alt.X("factor:Q", title="learning rate ÷ the largest")
+    x = x.scale(type="log", base=4, domain=[factors[0] / 1.3, 3]).axis(
+        values=factors, labelExpr=FRACTION
+    )
+    y = alt.Y("distance:Q", title="distance of the weights").scale(type="log")
+    y = y.axis(format=".0e", values=[10.0**k for k in range(-8, 2)])
+    color = alt.Color("optimizer:N", sort=WALKS).scale(domain=WALKS, range=SERIES)
+    look = {
+        "names": WALKS,
+        "spread": None,
+        "legend": {"columns": 3},
+        "dash": "optimizer",
+        "form": ".2e",
+        "width": 287,
+    }
+    for table, title in (
+        (same, "the same mini-batches, in reverse"),
+        (other, "other mini-batches"),
+    ):
+        require_columns(
+            table, ("optimizer", "factor", "distance", "slope", "label"), "endpoints_chart"
+        )
+        last = (
+            alt.Chart(table).transform_filter("isValid(datum.label)").mark_text(align="left", dx=8)
+        )
+        place = alt.Y("label:Q", title="distance of the weights").scale(type="log")
+        text = last.encode(x=x, y=place, color=color, text=alt.Text("slope:Q", format=".1f"))
+        charts.append(
+            series(table, x, y, "optimizer", over=[text], title=title, height=250, **look)
+        )
+    slopes = pd.concat([same.assign(change="same"), other.assign(change="other")])
+    slopes = slopes.dropna(subset="slope").drop_duplicates(["change", "optimizer"])
+    return panels(
+        charts,
+        "The cut changes SGD to second order, momentum and Adam to first",
+        "distance of the weights after the steps of one batch; both axes logarithmic; the number is"
+        " a line's slope",
+        "; ".join(
+            f"{row.change} mini-batches, {row.optimizer}: slope {row.slope:.2f}"
+            for row in slopes.itertuples()
+        )
+        or "Distance against the learning rate, a line for each optimizer, in two panels.",
+    )
 
 
 def measure_walks(

@@ -8,10 +8,7 @@ signs of its prompt.
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "chapters.cancelled.charts": "cancellation_chart ceiling_chart",
-    "chapters.cancelled.explore": (
-        "compute_cancellation explore_cancellation explore_curves policy_rows"
-    ),
+    "chapters.cancelled.charts": "ceiling_chart",
     "chapters.cancelled.toy": "ceiling toy_rows",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

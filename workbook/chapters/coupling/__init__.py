@@ -10,8 +10,8 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.coupling.charts": (
-        "agreement_by_movement agreement_by_movement_chart confidence_chart training_chart"
+        "agreement_by_movement agreement_by_movement_chart training_chart"
     ),
-    "chapters.coupling.explore": "explore_couplings live_mass live_push",
+    "chapters.coupling.explore": "live_mass live_push",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

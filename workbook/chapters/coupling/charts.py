@@ -1,6 +1,4 @@
-"""Tables and charts of coupling: maps over confidence, the proxy against full gradients, mass, a
-push's spillover.
-"""
+"""Tables and charts of coupling: mass, a push's spillover, the proxy against full gradients."""
 
 import altair as alt
 import numpy as np
@@ -14,13 +12,6 @@ from workbook.views.live_study import NOW
 from workbook.views.measured import measured_table
 from workbook.views.style import ACCENT, describe_rows, require_columns, titled
 
-TOKENS = ("same token", "different tokens")
-PLACES = {
-    "other contexts": ("within a rollout", "across rollouts"),
-    "the same context": ("same context",),
-}
-FOLDS = 12  # the finest bins of probability of the map
-FINE = tuple(np.arange(1, FOLDS) / FOLDS)  # their cuts
 # kinds outside the pushing contexts
 FOLLOWERS = ("same token, unsure", "different, unsure", "different, sure")
 AGREEMENT = ("agreement, all", "agreement, unsure", "agreement, moved")
@@ -37,93 +28,6 @@ DOMAINS = {"pairs": [0, 1.15], "size": [0, 0.65], "net": [-0.75, 0.75]}
 STRONGEST = ("same token, both below one half", "different, both below one half")
 REST = "all other pairs"
 THE_FAMILY = "ten policies"
-
-
-# --- the map over both probabilities
-
-
-def compute_couplings(
-    cells: pd.DataFrame, bins: int = 4, place: str = "other contexts"
-) -> pd.DataFrame:
-    """Mean |K| and mean K of pairs in bins x bins of both probabilities; each pair is counted at
-    (i, j) and (j, i).
-
-    cells: of `coupling_by_confidence` with the cuts FINE.  Bins are as equal as twelfths allow.
-    """
-    edges = np.round(np.linspace(0, FOLDS, bins + 1)).astype(int)
-    table = cells[cells["where"].isin(PLACES[place])]
-    coarse = {
-        name: np.searchsorted(edges, table[name], side="right") - 1
-        for name in ("less_sure", "more_sure")
-    }
-    sums = {"total": table["pairs"] * table["mean"], "total_size": table["pairs"] * table["size"]}
-    keys = ["same", "less_sure", "more_sure"]
-    sums = (
-        table.assign(**sums, **coarse)
-        .groupby(keys)[["pairs", "total", "total_size"]]
-        .sum()
-        .reset_index()
-    )
-    mirrored = sums.rename(columns={"less_sure": "more_sure", "more_sure": "less_sure"})
-    merged = pd.concat(
-        [sums, mirrored[mirrored["less_sure"] != mirrored["more_sure"]]], ignore_index=True
-    )
-    for axis, name in (("i", "less_sure"), ("j", "more_sure")):
-        low, high = edges[merged[name]] / FOLDS, edges[merged[name] + 1] / FOLDS
-        merged[f"low_{axis}"], merged[f"high_{axis}"], merged[f"at_{axis}"] = (
-            low,
-            high,
-            (low + high) / 2,
-        )
-    merged["size"], merged["mean"] = (
-        merged["total_size"] / merged["pairs"],
-        merged["total"] / merged["pairs"],
-    )
-    merged["token"] = np.where(merged["same"], *TOKENS)
-    merged["label"] = [
-        "" if bins > 5 else f"{size:,.0f}" if size >= 100 else f"{size:.2g}"
-        for size in merged["size"]
-    ]
-    merged["dark"] = merged["size"] > 0.6 * merged["size"].max()
-    return merged.drop(columns=["same", "total", "total_size"])
-
-
-def confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
-    """Mean |K| over bins of both probabilities, for the same and for different tokens; of
-    `compute_couplings`.
-    """
-    require_columns(
-        table, ["token", "low_i", "high_i", "low_j", "high_j", "size", "label"], "confidence_chart"
-    )
-    unit = alt.Scale(domain=[0, 1], nice=False)
-    x, y = (
-        alt.X("low_i:Q", title="p of one token", scale=unit),
-        alt.Y("low_j:Q", title="p of the other", scale=unit),
-    )
-    base = alt.Chart(table)
-    squares = base.mark_rect(stroke="white").encode(
-        x=x.axis(grid=False),
-        x2="high_i:Q",
-        y=y.axis(grid=False),
-        y2="high_j:Q",
-        color=alt.Color("size:Q", title="mean |K|").scale(scheme="purples", domainMin=0),
-        tooltip=[
-            "token:N",
-            alt.Tooltip("size:Q", format=".4g"),
-            alt.Tooltip("mean:Q", format="+.4g"),
-            "pairs:Q",
-        ],
-    )
-    ink = alt.when(alt.datum.dark).then(alt.value("white")).otherwise(alt.value("black"))
-    middle = {"x": alt.X("at_i:Q", scale=unit), "y": alt.Y("at_j:Q", scale=unit)}
-    numbers = base.mark_text().encode(**middle, text="label:N", color=ink)
-    halves = alt.layer(squares, numbers).properties(width=276, height=276)
-    return titled(
-        halves.facet(column=alt.Column("token:N", sort=list(TOKENS), title=None)),
-        "Coupling of real token pairs, by how sure the model is of both",
-        "mean |K|: nats per unit of learning rate and advantage; white: no such pairs",
-        "Two heat maps over both tokens' probabilities.",
-    )
 
 
 # --- pairs by mass

@@ -1,6 +1,4 @@
-"""Explorers and live studies of chapters 05, 10 and 14: the policy in hand beside ten of the
-family.
-"""
+"""Live studies of chapters 05 and 14: the policy in hand beside ten of the family."""
 
 from collections.abc import Iterator
 
@@ -10,7 +8,6 @@ from workbook.chapters.coupling import charts
 from workbook.messages import progress
 from workbook.probes.coupling import (
     choose_tokens,
-    coupling_by_confidence,
     followers,
     masked_update,
     shared_token,
@@ -19,7 +16,7 @@ from workbook.probes.pair_mass import pair_sums
 from workbook.probes.step import ONE_STEP_OPTIMIZERS
 from workbook.rollouts.sample import sample_rollouts
 from workbook.theory.coupling import BELOW_HALF, NEARLY_CERTAIN
-from workbook.views.explorer import Explorer, menu, power_slider, slider, switch
+from workbook.views.explorer import menu, power_slider, slider, switch
 from workbook.views.live_study import LiveStudy, live_curve, live_tables
 from workbook.views.measured import measured_table
 
@@ -30,18 +27,6 @@ CONFIDENCE = {"unsure": (0.0, BELOW_HALF), "sure": (NEARLY_CERTAIN, 1.0)}
 SIGNS = {"better rollouts": 1, "worse rollouts": -1}
 SPARE = 3  # times as many prompts are sampled, since not every one has such a token
 NEW_TOKENS = 48  # at most, of the bundled task
-
-
-def explore_couplings(policy, rollouts) -> Explorer:
-    """Merge the map of a policy's couplings, taken now, into few or many bins of confidence."""
-    controls = {
-        "bins": slider(4, 2, charts.FOLDS, 1, "bins of confidence"),
-        "place": menu("other contexts", list(charts.PLACES), "pairs in"),
-    }
-    variables = {"cells": coupling_by_confidence(policy, rollouts, charts.FINE)}
-    return Explorer(
-        charts.compute_couplings, charts.confidence_chart, controls, variables=variables
-    )
 
 
 def _sampling(prompts: int, most: int = 32) -> dict:

@@ -9,8 +9,7 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.drift.charts": (
-        "arms_chart cosines_chart curves_chart energy_chart fix_by_group_size_chart"
-        " group_sizes_chart mechanisms_chart objective_look weights_chart"
+        "cosines_chart energy_chart group_sizes_chart objective_look weights_chart"
     ),
     "chapters.drift.exercises": (
         "check_residual residual_of_groups residual_on_shared residual_or_ours"

@@ -7,19 +7,14 @@ import pandas as pd
 
 from workbook.probes.energy import two_word_share
 from workbook.views.charts import curve_chart
-from workbook.views.figures import clear_of_zero, forest, panels, series
-from workbook.views.style import NEUTRAL, SERIES, describe_rows
+from workbook.views.figures import panels, series
+from workbook.views.style import NEUTRAL, SERIES
 
 CURVE_OUTCOMES = {  # column: title of its panel, and of the axis
     "value": ("exact held-out value", "reward"),
     "tax": ("tax of style words", "nats a word"),
     "odds": ("change of odds of equal solutions", "nats"),
     "style_entropy": ("entropy of style words", "nats a word"),
-}
-MECHANISMS = {  # what is read at groups of eight, along PPO and GSPO
-    "agreement, moved": ("output layer agrees, moved tokens", "share"),
-    "agreement, all": ("output layer agrees, all tokens", "share"),
-    "gap": ("value of boosted − suppressed tokens", "reward"),
 }
 NAMES = ["PPO", "PPO, symmetric", "GSPO", "min-replace", "min-replace, clamped", "orthogonal"]
 # one colour in all charts
@@ -47,47 +42,6 @@ def energy_chart(energy: pd.DataFrame) -> alt.LayerChart:
         scale={"domain": [0, 0.3]},
         clip=True,
         reference=[(bound, f"the most at a place with two words, G = 8: {bound:.3f}")],
-    )
-
-
-# --- what training pays
-
-
-def arms_chart(table: pd.DataFrame) -> alt.HConcatChart:
-    """What every arm reaches and pays at the end, a panel per outcome; table drift/arms."""
-    x = alt.X("mean:Q", title=None).scale(zero=True, padding=12).axis(tickCount=4)
-    look = {
-        "zero": True,
-        "number": "+.2~g",
-        "form": "+.4f",
-        "color": clear_of_zero(),
-        "width": 177,
-        "height": alt.Step(30),
-    }
-    charts = []
-    for outcome, part in table.groupby("outcome", sort=False):
-        charts.append(forest(part, "arm", x, labels=not charts, title=str(outcome), **look))
-    return panels(
-        charts,
-        "Seven objectives, almost a quarter of the energy on position-shared tokens",
-        "at the end of training, pairs, p = 0.8; 95 % t interval over units; colour: the interval"
-        " leaves out 0",
-        describe_rows(table, "arm", "outcome", form="+.3g"),
-    )
-
-
-def fix_by_group_size_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """What min-replace gains over GSPO in exact value, by rollouts per prompt; table
-    drift/fix_by_group_size.
-    """
-    return curve_chart(
-        table,
-        "group_size",
-        x_title="rollouts per prompt G (128 rollouts a batch)",
-        y_title="exact value, min-replace minus GSPO",
-        title="What min-replace gains over GSPO, by the size of the group",
-        reference=[(0.0, "no gain")],
-        form="+.3f",
     )
 
 
@@ -121,20 +75,6 @@ def outcome_panels(
         f"{row[by]}, {row['outcome']}: {row['mean']:.3g}" for _, row in ends.iterrows()
     )
     return panels(rows, title, subtitle, f"At the end: {words}.", vertical=True)
-
-
-def curves_chart(curves: pd.DataFrame, group_size: int = 8) -> alt.VConcatChart:
-    """Measured curves of every objective in groups of 8 or 2: value, tax, odds and entropy; table
-    drift/curves.
-    """
-    curves = curves.query("group_size == @group_size and outcome in @CURVE_OUTCOMES")
-    title = "Along training: what each objective earns, and what it moves that no reward asks for"
-    subtitle = (
-        f"means over six policies, groups of {group_size}; four AdamW steps on each batch, learning"
-        " rate 3e-4"
-    )
-    look = objective_look(curves["arm"].unique()) | {"spread": None, "dash": "arm"}
-    return outcome_panels(curves, CURVE_OUTCOMES, "arm", title, subtitle, **look)
 
 
 def weights_chart(curves: pd.DataFrame) -> alt.LayerChart:
@@ -197,14 +137,3 @@ def group_sizes_chart(gaps: pd.DataFrame) -> alt.LayerChart:
         form="+.3f",
         **objective_look(gaps["arm"].unique()),
     )
-
-
-def mechanisms_chart(curves: pd.DataFrame) -> alt.VConcatChart:
-    """Agreement of output layer and whole network, and the gap in value, along training, in groups
-    of eight; table drift/curves.
-    """
-    curves = curves.query("outcome in @MECHANISMS")
-    title = "Along training: the output layer as a proxy, and the gap in value"
-    subtitle = "means and 95 % t intervals over six policies, groups of eight"
-    look = objective_look(curves["arm"].unique())
-    return outcome_panels(curves, MECHANISMS, "arm", title, subtitle, **look)

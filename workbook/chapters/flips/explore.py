@@ -86,9 +86,6 @@ def live_flips(policy, task, prompts: int = 16) -> LiveStudy:
 
 # --- exercises
 
-PIECES = ("The", "re", "fore", " the", " answ", "er", " is", " 1", "2", ".")
-_WORDS = torch.tensor([0, 0, 0, 1, 2, 2, 3, 4, 4, 5])
-
 
 def undone_step(policy, rollouts: Rollouts, lr: float) -> Float[Tensor, " N"]:
     """Each completion token's change of log-probability (nats) by one SGD step on a copy."""
@@ -132,29 +129,3 @@ def check_undone(function: Callable) -> None:
     }
     praise = "Right: the step is taken, measured and undone."
     grade(got, right, mistakes, praise, "token")
-
-
-def check_words(function: Callable) -> None:
-    """Check a function (tokens) -> number of the word that each token belongs to; a full stop is a
-    word of its own.
-
-    >>> check_words(lambda tokens: list(range(len(tokens))))
-    Not quite: every token is a word here; 're' goes on with 'The', since no space begins it.
-    """
-    mistakes = {
-        "every token is a word here; 're' goes on with 'The', since no space begins it.": (
-            torch.arange(len(PIECES))
-        ),
-        "the full stop begins with no space, and yet is no part of the number before it.": (
-            lambda got: got[:-1].equal(_WORDS[:-1].double())
-        ),
-        "the numbers begin with 0, with a space before the first token or without one.": (
-            lambda got: (got - got[0]).equal(_WORDS.double())
-        ),
-    }
-    praise = "Right: with these numbers, all pieces of a word can be given the class of the whole."
-    otherwise = "{entry} belongs to word {right:.0f}, but yours says {got:.0f}."
-    got = answer_of(function, PIECES)
-    if got is not None and got.tolist() == _WORDS.tolist():  # a text may begin with a space, too
-        got = answer_of(function, (f" {PIECES[0]}", *PIECES[1:]))
-    grade(got, _WORDS, mistakes, praise, "token", otherwise)

@@ -21,7 +21,6 @@ _NAMES = {  # module: what it offers
     "chapters.groups.toy": (
         "COMPARED SIGN_RULES WORDS assign_signs compute_gradients_meet compute_growing draw_groups"
         " make_policy moved push_on_logits push_on_word sum_pushes"
-        " train_policy"
     ),
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -13,7 +13,7 @@ _NAMES = {  # module: what it offers
     "chapters.teaching.exercises": "check_mask mask_rule mask_table",
     "chapters.teaching.explore": "explore_opposition",
     "chapters.teaching.live": (
-        "agreement_table credit_shares describe_ends end_values excess_row givers_table"
+        "agreement_table credit_shares end_values excess_row givers_table"
         " gradient_noise masks_table sampled_pairs train_rules train_shares"
     ),
 }

@@ -4,7 +4,7 @@ The same settings as the committed experiments (`data/book/evidence.md`), where 
 batches of 8 prompts with 8 rollouts each, gradients of one length, exact value on held-out prompts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -190,9 +190,3 @@ def masks_table(runs: pd.DataFrame, credit: pd.Series, plain: str, kind: str) ->
     table = pd.DataFrame({"label": credit.index, "credit": credit.to_numpy(), "mean": gains.array})
     batches = int(runs["batch"].max())
     return table.assign(kind=kind, low=table["mean"], high=table["mean"], batches=batches)
-
-
-def describe_ends(runs: pd.DataFrame, names: Sequence[str] | None = None) -> str:
-    """Value after the last batch of each rule, a line each."""
-    ends = end_values(runs)
-    return "\n".join(f"{name:45s} {ends[name]:.2f}" for name in names or ends.index)

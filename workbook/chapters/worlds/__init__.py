@@ -9,9 +9,6 @@ more than known credit. The arena, all credit rules in two worlds, is `workbook.
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "chapters.worlds.charts": "defaults_chart groups_chart map_chart",
-    "chapters.worlds.explore": (
-        "compute_walk compute_world explore_walk explore_world world_start"
-    ),
+    "chapters.worlds.charts": "defaults_chart map_chart",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -1,19 +1,11 @@
-"""Charts of worlds, of the tables in data/figures/worlds: value over tokens, group sizes,
-a trainer's settings.
-"""
+"""Charts of worlds, of the tables in data/figures/worlds: value over tokens, trainers' settings."""
 
 import altair as alt
 import pandas as pd
 
 from workbook.app.half_way import KNOWN_CREDIT, LOWER, PLAIN
-from workbook.views.figures import cells, forest, panels, series
-from workbook.views.style import (
-    WIDTH,
-    describe_rows,
-    diverging,
-    limit,
-    titled,
-)
+from workbook.views.figures import forest, panels, series
+from workbook.views.style import WIDTH, describe_rows, titled
 
 NAMES = {
     KNOWN_CREDIT: "known credit",
@@ -37,7 +29,7 @@ def map_chart(table: pd.DataFrame, worlds: dict[str, str] | None = None, title: 
     """A panel per world: exact held-out value against sampled tokens, a line per rule with its
     interval.
 
-    table: worlds/map, or worlds/map_300; world, rule, batch, thousands of tokens, mean, low, high.
+    table: worlds/map; world, rule, batch, thousands of tokens, mean, low, high.
     worlds: {world: what stands above its panel}, of those that are drawn; None draws all.
     """
     if worlds is not None:
@@ -65,38 +57,6 @@ def map_chart(table: pd.DataFrame, worlds: dict[str, str] | None = None, title: 
         " policies",
         f"Value at the end. {described}",
         vertical=True,
-    )
-
-
-def groups_chart(table: pd.DataFrame):
-    """Start values against group sizes: octaves ahead of pairs in tokens to half-way and in an
-    update's signal; intervals are in the tooltips.
-
-    table: worlds/groups; world, rule (what a group size gains over pairs), octaves, low, high, the
-    share of runs that were `censored`, units.
-    """
-    worlds, names = (table[name].drop_duplicates().tolist() for name in ("world", "rule"))
-    most = limit(table["octaves"])
-    x = alt.X("rule:N", sort=names, title=None).axis(labelAngle=-30, orient="top")
-    color = (
-        alt.Color("octaves:Q", title="octaves")
-        .scale(diverging(most))
-        .legend(gradientLength=20 * len(worlds))
-    )
-    look = {"dark": f"abs(datum.octaves) > {0.6 * most}", "form": ".2f", "height": alt.Step(24)}
-    shown = ["world", "rule", "octaves", "low", "high", "censored", "units"]
-    text = alt.Text("octaves:Q", format="+.2f")
-    y = alt.Y("world:N", sort=worlds, title=None)
-    note = (
-        "octaves ahead of pairs at as many rollouts: in tokens to half-way, and in the signal's"
-        " share of one batch"
-    )
-    described = describe_rows(table, "world", "rule", value="octaves", form="+.2f")
-    return titled(
-        cells(table, x, y, color, text, shown=shown, **look),
-        "Rollouts to a prompt, over start values",
-        note,
-        f"Octaves. {described}",
     )
 
 

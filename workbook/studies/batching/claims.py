@@ -10,7 +10,6 @@ from functools import partial
 
 import pandas as pd
 
-from workbook.statistics import Interval, nested_mean
 from workbook.studies.batching.study import against_shuffled, ends
 from workbook.studies.record import Tables
 
@@ -58,19 +57,6 @@ def opposition(tables: Tables, level: int = LEVEL) -> pd.Series:
         "order == 'shuffled' and level == @level and matched"
     )
     return runs.set_index("seed")["sign_cosine"].where(runs.set_index("seed")["collapsed"] == 0)
-
-
-def less_cancelled(
-    tables: Tables, strategy: str, tokens: str = "all", outcome: str = "in_step"
-) -> Interval:
-    """The outcome before training under a strategy minus that under shuffled mini-batches, over
-    seeds and orders.
-    """
-    table = tables["minibatches/steps"].query("tokens == @tokens")
-    wide = table.pivot_table(
-        index=["seed", "group"], columns="strategy", values=outcome
-    ).reset_index()
-    return nested_mean(wide.assign(less=wide[strategy] - wide["shuffled"]), "less")
 
 
 _ORDERS = {"H11": "sign_partitioned", "H12": "query_preserved", "H13": "reward_balanced"}

@@ -1,4 +1,4 @@
-"""What chapters 08 and 14 draw of the studies of mini-batches: a function for each table of
+"""What chapters 08 and 14 draw of the study of mini-batches: a function for each table of
 data/figures/batching.
 """
 
@@ -8,8 +8,8 @@ import pandas as pd
 
 from workbook.chapters.batching.explore import OUTCOMES
 from workbook.chapters.batching.toy import NAMES
-from workbook.statistics import nested_mean, t_interval, unit_curve
-from workbook.studies.batching.claims import LEVEL, less_cancelled
+from workbook.statistics import t_interval
+from workbook.studies.batching.claims import LEVEL
 from workbook.studies.batching.study import (
     PROMPTS,
     against_shuffled,
@@ -17,42 +17,8 @@ from workbook.studies.batching.study import (
     measured_curves,
     tuned_levels,
 )
-from workbook.studies.record import Tables, load_measured
-from workbook.studies.unit import UNITS
+from workbook.studies.record import load_measured
 from workbook.views.figures import INTERVAL
-
-_POLICIES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M"}  # by scale
-MEASURES = {"in_step": "cancelled in a step", "sign_cosine": "cosine of the signs"}
-ARM_MEANS = ["start", "value", "sign_cosine", "grad_norm", "moved", "collapsed"]
-_ARM = ["matched", "level", "order"]
-
-
-def _mechanism() -> pd.DataFrame:
-    """What cancels in a step and the cosine of its signs, before training: columns policy, measure,
-    tokens, strategy, mean, low, high.
-    """
-    rows = []
-    for scale, policy in _POLICIES.items():
-        steps = load_measured("minibatches", scale, "steps")
-        for column, measure in MEASURES.items():
-            cells = steps.dropna(subset=column).groupby(["tokens", "strategy"])
-            for (tokens, strategy), part in cells:
-                rows.append((policy, measure, tokens, strategy, *nested_mean(part, column)))
-    return pd.DataFrame(rows, columns=["policy", "measure", "tokens", "strategy", *INTERVAL])
-
-
-def _whole_prompts() -> pd.DataFrame:
-    """Cosine of the signs in query-preserved mini-batches minus that in shuffled ones: a row per
-    policy and kind of tokens.
-    """
-    rows = []
-    for scale, policy in _POLICIES.items():
-        tables = Tables(scale)
-        seeds = tables["minibatches/steps"]["seed"].nunique()
-        for tokens in ("all", "shared"):
-            gap = less_cancelled(tables, "query_preserved", tokens, "sign_cosine")
-            rows.append((policy, seeds, tokens, *gap))
-    return pd.DataFrame(rows, columns=["policy", "seeds", "tokens", *INTERVAL])
 
 
 def _orders() -> pd.DataFrame:
@@ -67,20 +33,6 @@ def _orders() -> pd.DataFrame:
     # a policy's units are one
     table = pd.concat(parts, axis=1).reset_index().rename(columns={"policy": "seed"})
     return table.assign(prompts=PROMPTS)
-
-
-def _runs() -> pd.DataFrame:
-    """Means of all runs of an arm, its learning rate, and how many units it has."""
-    by_arm = ends(measured_curves()).groupby(_ARM)
-    means = by_arm[ARM_MEANS].mean()
-    return means.assign(lr=by_arm["lr"].first(), units=by_arm["seed"].nunique()).reset_index()
-
-
-def _value_curves() -> pd.DataFrame:
-    """Exact held-out value along training at level 8, by order: means over policies."""
-    curves = measured_curves().query("level == @LEVEL and matched")
-    curves = curves.assign(policy=curves["seed"] % len(UNITS))  # three units share a policy
-    return unit_curve(curves, "batch", "value", unit="policy", by="order")
 
 
 def _choices() -> pd.DataFrame:
@@ -111,9 +63,6 @@ def _choices() -> pd.DataFrame:
 FIGURES = {
     "batch_composition": {
         "batching/orders": _orders,
-        "batching/runs": _runs,
-        "batching/value_curves": _value_curves,
         "batching/choices": _choices,
     },
-    "minibatches": {"batching/mechanism": _mechanism, "batching/whole_prompts": _whole_prompts},
 }

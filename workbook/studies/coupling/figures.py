@@ -1,4 +1,4 @@
-"""Figures of coupling: where the mass lies, along training, and whether both signs oppose."""
+"""Figures of coupling: where the mass lies, and along training."""
 
 from itertools import product
 
@@ -42,21 +42,9 @@ def agreement_in_training(tables: Tables = FAMILY) -> pd.DataFrame:
     return pd.concat([followers, agreement])
 
 
-def _opposed() -> pd.DataFrame:
-    """Inner products of a prompt's two signs over ten policies: part, mean, min, max.
-
-    same, different: by pairs of the same and of different tokens; cosine, their sum; cosine_all: of
-    all weights.
-    """
-    parts = ["same", "different", "cosine", "cosine_all"]
-    units = FAMILY["mass/opposed"].groupby("seed")[parts].mean()
-    return units.agg(["mean", "min", "max"]).T.rename_axis("part").reset_index()
-
-
 FIGURES = {
     "mass": {
         "coupling/mass": _mass,
         "coupling/training": agreement_in_training,
-        "coupling/opposed": _opposed,
     }
 }

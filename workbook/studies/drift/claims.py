@@ -134,11 +134,6 @@ def excess(path: Paths, arm: str, outcome: str = "free_tax") -> pd.Series:
     return (one - twin)[one.index.intersection(twin.index)]
 
 
-def drift_at_end(arm: str, permuted: bool, outcome: str) -> Number:
-    """An outcome at the end; of a twin that collapses, before that."""
-    return lambda path: path(arm, permuted)[outcome].iloc[-1]
-
-
 def excess_at_end(arm: str, outcome: str = "free_tax") -> Number:
     """An outcome of an arm minus that of its permuted twin, at the end, or before the twin's
     collapse.

@@ -5,7 +5,7 @@ table of data/figures/drift and data/figures/exchange.
 import numpy as np
 import pandas as pd
 
-from workbook.chapters.drift.charts import CURVE_OUTCOMES, MECHANISMS
+from workbook.chapters.drift.charts import CURVE_OUTCOMES
 from workbook.statistics import t_interval, unit_curve
 from workbook.studies.drift import claims
 from workbook.studies.drift.study import COMPARED, CURVES, GROUPS, PAIRS
@@ -22,21 +22,6 @@ def _energy() -> pd.DataFrame:
     """
     rows = FAMILY["confidence/energy"].query("category == 'all'")
     return unit_curve(rows, "confidence", "shared_energy", by="group_size")
-
-
-def _arms() -> pd.DataFrame:
-    """What every arm reaches and pays at the end, at the deciding point (pairs at p = 0.8)."""
-    numbers = {
-        "value minus GSPO's": lambda arm: claims.gap_of_values(arm, "GSPO"),
-        "tax (nats)": lambda arm: claims.drift_at_end(arm, False, "free_tax"),
-        "tax minus its twin's (nats)": claims.excess_at_end,
-    }
-    rows = []
-    for outcome, number in numbers.items():
-        for arm in FAMILY["confidence/runs"]["arm"].unique():
-            values = claims.per_unit(FAMILY, number(arm)).dropna()
-            rows.append((arm, outcome, *t_interval(values), len(values)))
-    return pd.DataFrame(rows, columns=["arm", "outcome", *INTERVAL, "units"])
 
 
 def _group_sizes() -> pd.DataFrame:
@@ -56,15 +41,6 @@ def _group_sizes() -> pd.DataFrame:
     return unit_curve(gaps, "group_size", "gap", by="arm")
 
 
-def _fix_by_group_size() -> pd.DataFrame:
-    """What min-replace gains over GSPO in exact value, by rollouts per prompt; p = 0.8."""
-    gain, rows = claims.gap_of_values("min-replace", "GSPO"), []
-    for size, paths in claims.places_on(FAMILY, "group_size").items():
-        rows += [(seed, size, claims.number_of(gain, path)) for seed, path in paths.items()]
-    gains = pd.DataFrame(rows, columns=["seed", "group_size", "gain"])
-    return unit_curve(gains, "group_size", "gain")
-
-
 def _curves() -> pd.DataFrame:
     """Means over units along training, in pairs and in groups of eight: a line an arm and outcome.
 
@@ -72,11 +48,11 @@ def _curves() -> pd.DataFrame:
     """
     rows, parts = FAMILY[f"{CURVES}/curves"], []
     rows = rows.assign(arm=rows["arm"] + np.where(rows["permuted"], ", permuted", ""))
-    for place, outcomes in {GROUPS: [*CURVE_OUTCOMES, *MECHANISMS], PAIRS: CURVE_OUTCOMES}.items():
-        here = rows[(rows["group_size"] == place[0]) & np.isclose(rows["confidence"], place[1])]
-        for name in outcomes:
+    for size, confidence in (GROUPS, PAIRS):
+        here = rows[(rows["group_size"] == size) & np.isclose(rows["confidence"], confidence)]
+        for name in CURVE_OUTCOMES:
             curve = unit_curve(here.dropna(subset=[name]), "batch", name, by="arm")
-            parts.append(curve.assign(outcome=name, group_size=place[0]))
+            parts.append(curve.assign(outcome=name, group_size=size))
     return pd.concat(parts)
 
 
@@ -194,9 +170,7 @@ def _normalizers() -> pd.DataFrame:
 FIGURES = {
     "confidence": {
         "drift/energy": _energy,
-        "drift/arms": _arms,
         "drift/group_sizes": _group_sizes,
-        "drift/fix_by_group_size": _fix_by_group_size,
     },
     "training_curves": {"drift/curves": _curves},
     "equal_weights": {"drift/equal_weights": _equal_weights},

@@ -1,4 +1,4 @@
-"""Figures of token flipping: whose sign a token follows, shares by sign, and the shift to results.
+"""Figures of token flipping: whose sign a token follows, and shares by sign.
 
 Every interval is a t interval over units (policy and prompts), unless a function says otherwise.
 """
@@ -84,17 +84,7 @@ def _shares() -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def _shift() -> pd.DataFrame:
-    """Shift of the family's movement to results, both signs minus positive rollouts alone.
-
-    Columns line (what the two steps have in common), prompts, mean, low, high, units.
-    """
-    rows = FAMILY["dose/shift"].query("category == 'result'")
-    at = rows["equal_energy"].map({False: "equal prompts", True: "equal gradient energy"})
-    return unit_curve(rows.assign(line=at + ", the family"), "prompts", "shift", by="line")
-
-
 FIGURES = {
-    "dose": {"flips/follows": _follows, "flips/backbones": backbone_flips, "flips/shift": _shift},
+    "dose": {"flips/follows": _follows, "flips/backbones": backbone_flips},
     "flip_backbones": {"flips/shares": _shares},
 }

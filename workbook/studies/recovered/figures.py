@@ -1,14 +1,13 @@
-"""Figures of credit recovered: signal over group sizes and prompts, and the parts of a step."""
+"""Figures of credit recovered: signal over group sizes and prompts."""
 
 from collections.abc import Mapping
 
 import pandas as pd
 
 from workbook.chapters.recovered.explore import LINES, UPDATE
-from workbook.statistics import t_interval, unit_curve
+from workbook.statistics import unit_curve
 from workbook.studies.record import FAMILY
 from workbook.studies.recovered.study import GROUP_SIZE, RULE
-from workbook.views.charts import parts_table
 
 _AXES = ("group_size", "prompts")
 
@@ -37,42 +36,8 @@ def curve(tables: Mapping, axis: str) -> pd.DataFrame:
     return unit_curve(pd.concat(lines), "size", "signal", by="line")
 
 
-def _parts_by_prompts() -> pd.DataFrame:
-    """Parts of what moves each class, a panel for each number of prompts: rows of `parts_table`."""
-    steps = _along(FAMILY["recovered/shares"], "prompts").dropna(subset="signal")
-    means = steps.groupby(["prompts", "category"]).mean(numeric_only=True).reset_index()
-    panels = [
-        parts_table(rows).assign(panel=f"prompts that push: {prompts}")
-        for prompts, rows in means.groupby("prompts")
-    ]
-    return pd.concat(panels)
-
-
-def _result_signal() -> pd.DataFrame:
-    """Signal in what moves results, by prompts that push, and by how much more prompts raise it.
-
-    Columns prompts (a number, or "64 minus 16"), mean, low, high.
-    """
-    steps = _along(FAMILY["recovered/shares"], "prompts").query("category == 'result'")
-    # means over a unit's draws
-    units = steps.pivot_table(index="seed", columns="prompts", values="signal")
-    columns = {str(prompts): units[prompts] for prompts in units}
-    columns |= {
-        f"{more} minus {less}": units[more] - units[less] for more, less in ((64, 16), (16, 1))
-    }
-    intervals = {name: t_interval(column.dropna()) for name, column in columns.items()}
-    table = pd.DataFrame.from_dict(intervals, orient="index", columns=["mean", "low", "high"])
-    return table.rename_axis("prompts").reset_index()
-
-
 def _along(table: pd.DataFrame, axis: str) -> pd.DataFrame:
     return table[(table["rule"] == RULE) & (table["axis"] == axis)]
 
 
-FIGURES = {
-    "recovered": {
-        "recovered/curves": _curves,
-        "recovered/parts_by_prompts": _parts_by_prompts,
-        "recovered/result_signal": _result_signal,
-    }
-}
+FIGURES = {"recovered": {"recovered/curves": _curves}}

@@ -1,7 +1,6 @@
 """The tables that chapters draw of worlds and of the arena (`workbook.studies.figures`)."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -15,54 +14,29 @@ from workbook.studies.registration import WORLD_SCALES
 from workbook.studies.worlds.arena_outcomes import SCALES, rule_ends
 from workbook.studies.worlds.outcomes import (
     fit_price_line,
-    lead,
     predicted_prices,
     price_points,
-    unit_outcomes,
-    value_errors,
     world_name,
     world_tables,
 )
-from workbook.studies.worlds.question_claims import AHEAD, BIAS, SIGNAL, TAX
-from workbook.studies.worlds.questions import ASKED, GROUPS, PAIRS, STARTS, TWINS
+from workbook.studies.worlds.question_claims import AHEAD, BIAS, TAX
+from workbook.studies.worlds.questions import ASKED, TWINS
 from workbook.views.figures import INTERVAL
 
-LONG_RUNS = ("world:low", "world:third", "world:walk")  # of 300 batches
-LONG_RULES = (*SHOWN[:3], "negative_token_filtering", *SHOWN[3:], "permuted")
 CONTROL_COLUMNS = ["world", "seed", "arm", "lr", "batch", *ENDS, "sampled_tokens"]
 
 
-def values_over_tokens(
-    study: str = "worlds",
-    scales: Sequence[str] = tuple(WORLD_SCALES),
-    rules: Sequence[str] = SHOWN,
-    folder=None,
-) -> pd.DataFrame:
+def values_over_tokens(scales: Sequence[str] = tuple(WORLD_SCALES), folder=None) -> pd.DataFrame:
     """A row per world, rule and reading: batch, thousands of tokens, value's mean, low and high."""
     parts = []
     for scale in scales:
-        runs = world_tables(scale, folder)[f"{study}/runs"]
-        rows = runs[runs["arm"].isin(rules)]
+        runs = world_tables(scale, folder)["worlds/runs"]
+        rows = runs[runs["arm"].isin(SHOWN)]
         tokens = rows.groupby(["arm", "batch"])["sampled_tokens"].mean().rename("tokens") / 1000
         curve = unit_curve(rows, "batch", "value", by="arm").join(tokens, on=["arm", "batch"])
         parts.append(curve.assign(world=world_name(scale)))
     table = pd.concat(parts, ignore_index=True)
     return table.assign(rule=table["arm"].map(NAMES)).drop(columns="arm")
-
-
-def _fallen_and_late(folder=None) -> pd.DataFrame:
-    """A row per world and rule: how many policies collapsed, how many were never half-way, and what
-    exact values are off by at the start.
-    """
-    rows = []
-    for scale in WORLD_SCALES:
-        tables = world_tables(scale, folder)
-        bias = value_errors(tables)["bias"]
-        for arm, ends in unit_outcomes(tables).groupby("arm", sort=False):
-            row = {"world": world_name(scale), "rule": NAMES[arm], "units": len(ends)}
-            row |= {"collapsed": ends["collapsed"].sum(), "late": ends["censored"].sum()}
-            rows.append(row | {"bias": bias})
-    return pd.DataFrame(rows)
 
 
 def world_prices(folder=None) -> pd.DataFrame:
@@ -76,30 +50,6 @@ def world_prices(folder=None) -> pd.DataFrame:
     line = fit_price_line(price_points(tables))
     table = pd.concat([came, said.assign(kind=KINDS[2])], ignore_index=True)
     return table.assign(intercept=line.intercept, slope=line.slope, worlds=line.worlds)
-
-
-def world_group_sizes(scales: Sequence[str] = STARTS, folder=None) -> pd.DataFrame:
-    """A row per world and gain of a group size over pairs, in tokens to half-way and in signal:
-    octaves, low, high, the share of runs that were `censored`, units.
-    """
-    tokens = partial(lead, base=PAIRS, study="worlds_groups")
-    rows = []
-    for scale in scales:
-        tables = world_tables(scale, folder)
-        start = tables["worlds_groups/runs"].query("batch == 0")["value"].mean()
-        missed = unit_outcomes(tables, "worlds_groups").groupby("arm")["censored"].mean()
-        for gain, measure in (("tokens", tokens), ("signal", SIGNAL)):
-            for size in [*GROUPS][1:]:
-                values = measure(tables, arm=size)
-                row = {
-                    "world": f"{world_name(scale)}, from {start:.2f}",
-                    "rule": f"{gain}, G = {size}",
-                    "censored": missed[size],
-                    "units": len(values),
-                }
-                spread = dict(zip(("octaves", "low", "high"), t_interval(values), strict=True))
-                rows.append(row | spread)
-    return pd.DataFrame(rows)
 
 
 def world_settings(scales: Sequence[str] = tuple(ASKED), folder=None) -> pd.DataFrame:
@@ -152,15 +102,7 @@ def arena_rows(scales: Sequence[str] = SCALES, folder=None) -> pd.DataFrame:
 
 
 FIGURES = {
-    "worlds": {
-        "worlds/map": values_over_tokens,
-        "worlds/outcomes": _fallen_and_late,
-        "worlds/prices": world_prices,
-    },
-    "worlds_300": {
-        "worlds/map_300": partial(values_over_tokens, "worlds_300", LONG_RUNS, LONG_RULES)
-    },
-    "worlds_groups": {"worlds/groups": world_group_sizes},
+    "worlds": {"worlds/map": values_over_tokens, "worlds/prices": world_prices},
     "worlds_defaults": {"worlds/defaults": world_settings},
     "worlds_rates": {"worlds/rates": world_rates},
     "arena": {"worlds/arena": arena_rows, "worlds/controls": world_controls},
