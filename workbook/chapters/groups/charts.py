@@ -72,7 +72,7 @@ def word_pushes_chart(table: pd.DataFrame) -> alt.LayerChart:
     """
     return titled(
         token_strip(table, "push"),
-        "Before the error pushes cancel; after it every word of B is pushed down",
+        "Before the error pushes cancel; after it B's free words go down, A's up",
         "colour: the sum of pushes on the word, of all rollouts in its context; blue: up; orange:"
         " down",
         describe_rows(table, "rollout", "position", "token", value="push", form="+.2f"),
@@ -176,7 +176,7 @@ def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
         charts.append(layers.properties(title=title, width=260, height=230))
     return panels(
         charts,
-        "What a group pushes is a difference of frequencies, if it is its own baseline",
+        "With the group's own mean as baseline, the push is the difference of frequencies",
         "one mark a word and group, a few beyond the axes; on the grey line both are equal",
         "Marks: net push per mass of advantage against the difference of occurrence rates.",
     )

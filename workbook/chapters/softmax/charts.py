@@ -26,10 +26,10 @@ def pair_chart(
     The coupling (table `kernel`) is the product of the first two panels' numbers.
     """
     return panels(
-        [_states_panel(states), _scores_panel(coordinates), _moves_panel(moves)],
+        [_states_panel(states), _scores_panel(coordinates), _moves_panel(moves, kernel)],
         "A step moves a word in another context as far as contexts and scores are alike",
-        "blue: up; orange: down; tick: first-order forecast; the coupling K is the product of both"
-        " numbers",
+        "left times middle gives the coupling K; bars: blue up, orange down; tick: first-order"
+        " forecast",
         "Arrows: both hidden states. Bars: what each word adds to the product of both scores, and"
         " the change of both log-probabilities.",
         spacing=26,
@@ -55,7 +55,7 @@ def _states_panel(states: pd.DataFrame) -> alt.LayerChart:
     )
     layers = alt.layer(shafts, ends.mark_circle(size=70, color=NEUTRAL), names, number)
     return layers.properties(
-        width=150, height=_PANEL_HEIGHT, title=panel_title("contexts: hidden states")
+        width=150, height=_PANEL_HEIGHT, title=panel_title("1. contexts: hidden states")
     )
 
 
@@ -63,22 +63,29 @@ def _scores_panel(coordinates: pd.DataFrame) -> alt.LayerChart:
     """What each word adds to the inner product of both scores, and the sum."""
     rows = [*coordinates["word"], "inner product"]
     y = alt.Y("word:N", title=None).scale(domain=rows)
-    x = alt.X("product:Q", title="part of it").scale(domain=[-1, 1], clamp=True)
+    x = alt.X("product:Q", title="part of the inner product").scale(domain=[-1, 1], clamp=True)
     sums = alt.Chart(coordinates).transform_aggregate(total="sum(product)")
     number = sums.mark_text(align="left", dx=4, fontSize=12, fontWeight="bold").encode(
         x=alt.datum(0), y=alt.datum("inner product"), text=alt.Text("total:Q", format="+.2f")
     )
-    return _signed_bars(coordinates, y, x, "scores e − p, word by word", over=[number])
+    return _signed_bars(coordinates, y, x, "2. words: scores e − p", over=[number])
 
 
-def _moves_panel(moves: pd.DataFrame) -> alt.LayerChart:
-    """The real step's change of both log-probabilities, with a tick at the first-order forecast."""
+def _moves_panel(moves: pd.DataFrame, kernel: pd.DataFrame) -> alt.LayerChart:
+    """The real step's change of both log-probabilities, ticks at the forecast, the pair's K."""
     y = alt.Y("token:N", sort=None, title=None)
-    x = alt.X("dlogp:Q", title="log-probability, nats").scale(domain=[-1.5, 1.5], clamp=True)
+    x = alt.X("dlogp:Q", title="change, nats").scale(domain=[-1.5, 1.5], clamp=True)
     forecast = alt.Chart(moves).transform_filter(f"datum.source === '{SOURCES[0]}'")
     forecast = forecast.mark_tick(color="black", thickness=2.5, size=30).encode(y=y, x=x)
     real = f"datum.source === '{SOURCES[2]}'"
-    return _signed_bars(moves, y, x, "what the step moves", where=real, over=[forecast])
+    pair = f"datum.moved === '{CONTEXTS[0]}' && datum.by === 'step on {CONTEXTS[1]}'"
+    product = alt.Chart(kernel).transform_filter(pair)
+    product = product.transform_calculate(says="'K = ' + format(datum.K, '+.2f')")
+    number = product.mark_text(align="left", fontSize=12, fontWeight="bold").encode(
+        x=alt.value(4), y=alt.value(_PANEL_HEIGHT / 2), text="says:N"
+    )
+    over = [forecast, number]
+    return _signed_bars(moves, y, x, "3. what the step moves", where=real, over=over)
 
 
 def _signed_bars(
@@ -181,7 +188,7 @@ def learning_rate_chart(table: pd.DataFrame) -> alt.LayerChart:
     chart = series(
         lines,
         alt.X("lr:Q", title="learning rate"),
-        alt.Y("dlogp:Q", title="dlogp (nats)"),
+        alt.Y("dlogp:Q", title="change of log-probability (nats)"),
         by="token",
         colors=SERIES[1:3],
         dash="order",

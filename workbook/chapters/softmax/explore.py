@@ -77,9 +77,10 @@ def explore_map() -> Explorer:
         "angle": slider(0, 0, 180, 5, "angle (degrees)"),
         "temperature": slider(1.0, 0.5, 2.0, 0.1, "temperature"),
         "vocabulary": menu(32, [4, 8, 32, 128, 1024, 4096], "vocabulary (words)"),
-        "rivalry": slider(0.0, 0.0, 0.98, 0.02, "rivalry of both words"),
+        "rivalry": slider(0.9, 0.0, 0.98, 0.02, "rivalry of both words"),
     }
-    return Explorer(compute_map, coupling_map_chart, controls, describe)
+    presets = {"rest spread evenly": {"rivalry": 0.0}, "temperature 2": {"temperature": 2.0}}
+    return Explorer(compute_map, coupling_map_chart, controls, describe, presets=presets)
 
 
 def draw_example_coupling(coupling=None) -> alt.LayerChart:
