@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
+from workbook.chapters.grading import yours_or_ours
 from workbook.chapters.groups import charts
-from workbook.chapters.groups.exercises import answer_or_ours, four_rules
+from workbook.chapters.groups.exercises import four_rules
 from workbook.chapters.groups.expected import (
     RULES,
     WEIGHTS,
@@ -127,11 +128,13 @@ def test_the_plain_rules_are_the_trainers(groups, rule):
     )
 
 
-def test_the_chapter_goes_on_with_an_answer_that_is_right(capsys):
+def test_the_chapter_goes_on_with_an_answer_that_is_right(groups, capsys):
+    trials = [(torch.tensor(groups.rewards), rule) for rule in ZERO_SUM]
+
     def mine(rewards, rule):
         return four_rules(rewards, rule)
 
-    assert answer_or_ours(mine) is mine
+    assert yours_or_ours(mine, four_rules, *trials, tolerance=1e-12) is mine
     for wrong in (
         lambda rewards, rule: None,
         lambda rewards, rule: rewards / 0,
@@ -139,8 +142,18 @@ def test_the_chapter_goes_on_with_an_answer_that_is_right(capsys):
         lambda rewards, rule: four_rules(rewards, "rloo"),
         lambda rewards, rule: four_rules(rewards, rule).float() + 1e-7,
     ):
-        assert answer_or_ours(wrong) is four_rules
+        assert yours_or_ours(wrong, four_rules, *trials, tolerance=1e-12) is four_rules
     assert capsys.readouterr().out.count("own version") == 5
+
+
+def test_the_chapter_goes_on_with_what_an_answer_returns(capsys):
+    answers = iter([7, None, 8])
+    either = yours_or_ours(lambda x: next(answers), lambda x: 2 * x)
+    assert [either(3), either(3), either(3)] == [7, 6, 6]
+    assert yours_or_ours(lambda x: 1 / x, lambda x: 2 * x)(0) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("own version") == 2
+    assert "ZeroDivisionError" in printed
 
 
 def test_signs_are_permuted_among_the_same_sizes(groups):

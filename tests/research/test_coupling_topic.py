@@ -148,7 +148,7 @@ def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
     ("make", "settings", "said"),
     [
         (explore.live_mass, {"group_size": 4, "anchors": 1}, NOW),
-        (explore.live_push, {"optimizer": "adamw"}, "now: "),
+        (explore.live_push, {"optimizer": "adamw"}, "(this policy): "),
     ],
 )
 def test_live_studies_say_what_they_measured(policy, task, make, settings, said):

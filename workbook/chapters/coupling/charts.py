@@ -152,7 +152,7 @@ def kind_name(name: str) -> str:
 def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """Spillover and agreement along training, a panel each: table "coupling/training".
 
-    Columns panel (followers, agreement), threshold (of the claim), series, step, mean, low, high.
+    Columns panel (followers, agreement), series, step, mean, low, high.
     """
     titles = {
         "followers": ("movement / the pushing tokens'", "The same unlikely word follows fully"),
@@ -173,7 +173,6 @@ def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
                 y_title=y_title,
                 title=title,
                 subtitle="below one half: p < 0.5; band: 95 % t interval over ten policies",
-                reference=[(rows["threshold"].iloc[0], "what was claimed")],
                 names=[kind_name(name) for name in names],
                 legend={"columns": 1},
                 width=293,
@@ -227,8 +226,8 @@ def agreement_by_movement_chart(table: pd.DataFrame, paper: float = 0.7) -> alt.
             table, x.axis(format="~e", tickCount=6, grid=False), y, threshold=paper, **look
         ),
         "The output layer predicts the direction of tokens that move far",
-        f"a tenth of the tokens a point, 95 % intervals over prompts; dashed: {paper:g}, the"
-        " paper's, of all tokens",
+        f"a tenth of the tokens a point, 95 % intervals over prompts; dashed: {paper:g}, which"
+        " arXiv 2605.08666 reports over all tokens",
         describe_rows(
             table.assign(name=table["size"].map("{:.1e} nats".format)),
             "name",

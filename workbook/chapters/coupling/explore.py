@@ -27,6 +27,7 @@ CONFIDENCE = {"unsure": (0.0, BELOW_HALF), "sure": (NEARLY_CERTAIN, 1.0)}
 SIGNS = {"better rollouts": 1, "worse rollouts": -1}
 SPARE = 3  # times as many prompts are sampled, since not every one has such a token
 NEW_TOKENS = 48  # at most, of the bundled task
+THIS_POLICY = " (this policy)"  # in the names of lines
 
 
 def _sampling(prompts: int, most: int = 32) -> dict:
@@ -78,7 +79,7 @@ def measure_push(
         means = pd.concat(moved, axis=1).mean(axis=1)
         for kind in charts.FOLLOWERS:
             if kind in means:
-                yield rate, f"{charts.kind_name(kind)}, now", means[kind]
+                yield rate, charts.kind_name(kind) + THIS_POLICY, means[kind]
 
 
 def family_push(optimizer: str = "sgd") -> pd.DataFrame:
@@ -113,13 +114,13 @@ def live_push(policy, task, prompts: int = 4) -> LiveStudy:
         *(measure_push, family_push, controls, policy, task),
         x="lr",
         presets=presets,
-        now=[f"{kind}, now" for kind in kinds],
-        names=[*kinds, *(f"{kind}, now" for kind in kinds)],
+        now=[kind + THIS_POLICY for kind in kinds],
+        names=[*kinds, *(kind + THIS_POLICY for kind in kinds)],
         x_title="learning rate (log scale)",
         y_title="movement / the pushing tokens'",
         title="The same unlikely word follows fully, other words far less",
         subtitle=(
-            "one word below one half pushes; without 'now': ten policies, small steps; band: 95 %"
+            "one word below one half pushes; the other lines: ten policies, small steps; band: 95 %"
             " t interval"
         ),
     )

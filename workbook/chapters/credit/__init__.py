@@ -13,6 +13,6 @@ _NAMES = {  # module: what it offers
         " live_value_gap movement_by_class shares_chart value_path"
     ),
     "chapters.credit.repeated": "check_value_gap repeat_updates repeated_chart",
-    "chapters.grading": "compute_or_ours",
+    "chapters.grading": "yours_or_ours",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -259,7 +259,7 @@ def explore_budget() -> Explorer:
         "size",
         "gap",
         controls,
-        x_title="rollouts per prompt, or prompts",
+        x_title="what grows (first menu): rollouts per prompt, or prompts",
         y_title=_GAP,
         title="More rollouts widen the gap in value",
         subtitle=(

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from workbook.chapters.grading import answer_of, grade
+from workbook.chapters.grading import answer_of, grade, yours_or_ours
 from workbook.rollouts.sample import Rollouts
 from workbook.theory import cancellation_residual
 from workbook.theory.advantages import shared_places
@@ -86,16 +86,7 @@ def residual_on_shared(
 
 def residual_or_ours(function: Callable) -> Callable:
     """A reader's function where it is right, else `residual_on_shared`; prints which one it is."""
-    right = residual_on_shared(*_GROUP)
-    try:
-        is_right = abs(float(function(*(one.clone() for one in _GROUP))) - right) < 1e-4
-    except Exception:  # of a reader's function: anything
-        is_right = False
-    if is_right:
-        print("Computed with your my_residual.")
-        return function
-    print("Computed with the workbook's own version of exercise 1.")
-    return residual_on_shared
+    return yours_or_ours(function, residual_on_shared, _GROUP)
 
 
 def residual_of_groups(

@@ -13,6 +13,6 @@ _NAMES = {  # module: what it offers
         "compute_flips describe_flips backbones_chart movement_by_route routes_chart"
     ),
     "chapters.flips.explore": "check_undone live_flips undone_step",
-    "chapters.grading": "compute_or_ours",
+    "chapters.grading": "yours_or_ours",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -165,6 +165,8 @@ def flips_chart(table: pd.DataFrame) -> alt.FacetChart:
         tooltip=shown,
     )
     boosted = table[table["change"] == "boosted"]
+    prompts = table.groupby("model", sort=False)["prompts"].max()
+    counts = ", ".join(f"{model} {count:.0f}" for model, count in prompts.items())
     return titled(
         drawn.properties(width=167, height=alt.Step(30)).facet(
             column=alt.Column("column:N", sort=list(SIGN_COLUMNS), title=None).header(
@@ -172,7 +174,7 @@ def flips_chart(table: pd.DataFrame) -> alt.FacetChart:
             )
         ),
         "One step leaves most tokens of chains alone, and moves most of a language model's",
-        "shares over prompts that have rollouts of both signs",
+        f"prompts, each with rollouts of both signs: {counts}",
         f"Boosted: {describe_rows(boosted, 'model', 'column', value='share', form='.0%')}.",
     )
 

@@ -72,11 +72,11 @@ def live_flips(policy, task, prompts: int = 16) -> LiveStudy:
     controls = {
         "optimizer": menu("adamw", list(ONE_STEP_OPTIMIZERS), "optimizer"),
         "nats": log_slider(STEP_NATS, -3, 0, "step (nats, rms)", step=0.25),
-        "eps": menu(EPS, list(EPSILONS), "eps (nats)"),
+        "eps": menu(EPS, list(EPSILONS), "boosted from (nats)"),
         **_sampling(prompts, 64, "prompts in the batch"),
     }
     presets = {
-        "eps of 0.1 nats": {"eps": 0.1},
+        "boosted from 0.1 nats on": {"eps": 0.1},
         "plain SGD": {"optimizer": "sgd"},
         "advantages permuted": {"signs": "permuted"},
     }

@@ -12,7 +12,8 @@ _NAMES = {  # module: what it offers
     "chapters.groups.charts": (
         "baseline_chart difficulty_chart frequency_chart gradients_meet_chart group_size_chart"
     ),
-    "chapters.groups.exercises": ("FOUR_RULES answer_or_ours check_group_advantages four_rules"),
+    "chapters.grading": "yours_or_ours",
+    "chapters.groups.exercises": "FOUR_RULES check_group_advantages four_rules",
     "chapters.groups.expected": "Word compute_mixed compute_parts push_moments",
     "chapters.groups.explore": (
         "OPENINGS PART_SETTINGS check_signs check_word_push"

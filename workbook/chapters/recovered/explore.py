@@ -16,7 +16,7 @@ from workbook.views.explorer import Explorer, menu, slider
 
 _SHARES = (-0.25, 1.25)  # of the axis; a share may lie beyond where signal and noise point apart
 PAPERS = {
-    "group_size": (2, 16, "both papers"),
+    "group_size": (2, 16, "group sizes of the two papers"),
     "prompts": (16, 96, "batch sizes of arXiv 2605.08666"),
 }
 AXES = {"group_size": "rollouts per prompt", "prompts": "prompts in the step"}
@@ -25,6 +25,7 @@ TITLES = {
     "prompts": "More prompts make more of what moves results credit",
 }
 UPDATE = "the update, in the weights' space"
+UPDATE_LABEL = "the update, through all weights"  # in the chart
 LINES = {"all": "all tokens", "result": "result words", "style": "style words"}
 SAMPLED_PROMPTS, SAMPLED_SIZE = 8, 16  # of which a setting takes the first
 _MEASURED = 12  # tokens of each class
@@ -41,11 +42,11 @@ def recovered_chart(curves: pd.DataFrame) -> alt.LayerChart:
     """
     [axis] = curves["axis"].unique()
     return curve_chart(
-        curves,
+        curves.replace({"line": {UPDATE: UPDATE_LABEL}}),
         "size",
         series="line",
         x_title=AXES[axis],
-        y_title="own-prompt share of signal",
+        y_title="own-prompt share",
         title=TITLES[axis],
         log2=True,
         reference=[0.0, 1.0],
@@ -53,7 +54,10 @@ def recovered_chart(curves: pd.DataFrame) -> alt.LayerChart:
         form=".0%",
         clip=True,
         scale={"domain": _SHARES, "nice": False},
-        subtitle="band: 95 % t interval over policies",
+        subtitle=(
+            "words: of their squared movement; update: of its squared length; band: 95 % t interval"
+            " over policies"
+        ),
     )
 
 
