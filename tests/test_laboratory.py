@@ -27,7 +27,12 @@ from workbook.app import (
     sweep,
 )
 from workbook.app.choices import FIELDS, batch_sizes, first_values, parse_options
-from workbook.app.compare import compare_settings, comparison_chart, run_tables
+from workbook.app.compare import (
+    compare_settings,
+    comparison_chart,
+    reward_curves_chart,
+    run_tables,
+)
 from workbook.app.form import _sources
 from workbook.app.memory import peak_mib
 from workbook.training.checks import problems
@@ -366,3 +371,22 @@ def test_runs_of_a_sweep_are_compared(tmp_path):
     assert effects["seeds"].tolist() == [2]
     chart = comparison_chart(tables["curves"], **compare_settings(tables["outcomes"])).to_dict()
     assert "over 2 seeds, can't be told" in chart["description"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "title"),
+    [
+        ((0.5, 0.6), "Sampled reward rises under both settings"),
+        ((0.5, 0.1), "Sampled reward rises under 1 of 2 settings"),
+        ((0.1, 0.1), "Sampled reward rises under none of 2 settings"),
+        ((0.5,), "Sampled reward rises"),
+    ],
+)
+def test_the_curves_title_says_where_reward_rises(ends, title):
+    curves = [
+        {"setting": f"lr={i}", "seed": 0, "step": step, "reward": 0.2 + (end - 0.2) * step / 8}
+        for i, end in enumerate(ends)
+        for step in range(1, 9)
+    ]
+    chart = reward_curves_chart(pd.DataFrame(curves)).to_dict()
+    assert chart["title"]["text"] == title

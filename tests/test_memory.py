@@ -5,6 +5,7 @@ against autograd's own.
 from dataclasses import fields
 
 import bitsandbytes
+import pandas as pd
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -226,6 +227,13 @@ def test_a_reference_model_and_the_meters_copies_are_counted():
     with_adapters = forecast_run(RunConfig(policy="bundled", lora=4, trainer=config.trainer))
     assert "reference model" not in set(with_adapters["part"])
     assert memory_bars(at_peak(with_adapters).assign(case="a")).to_dict()
+
+
+def test_the_legend_names_the_parts_that_can_be_seen():
+    parts = [("weights", 300.0), ("adapters", 0.5), ("logits", 20.0)]
+    table = pd.DataFrame(parts, columns=["part", "mib"]).assign(case="a")
+    bars = memory_bars(table).to_dict()["layer"][0]
+    assert bars["encoding"]["color"]["legend"]["values"] == ["weights", "logits"]
 
 
 def test_what_does_not_fit_is_said_with_both_numbers(monkeypatch):

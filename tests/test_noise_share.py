@@ -113,7 +113,7 @@ def test_the_title_says_what_was_told(signal):
     table = shares_of_gram(gradients @ gradients.T)
     title = to_spec(noise_share_chart(table))["title"]["text"]
     assert "16 prompts" in title
-    assert ("; half takes" in title) == (table["low"].iloc[4] > 0)
+    assert ("can't tell" in title) == (table["low"].iloc[4] <= 0)
 
 
 def test_too_little_is_refused(policy, rollouts):

@@ -206,6 +206,8 @@ def test_token_strip_has_one_cell_a_token_with_its_sign():
     assert [cell["row"] for cell in cells] == ["rollout 0 line 0"] * 2 + ["rollout 1 line 0"] * 2
     assert cells[0]["left"] == cells[2]["left"] == 0 < cells[0]["right"] == cells[1]["left"]
     assert cells_of(token_strip(table(), title="A result")) == cells_of(token_strip(table()))
+    moved = token_strip(table().assign(dlogp=0.5), "dlogp")
+    assert "'title': 'dlogp (nats)'" in str(moved.to_dict())
     narrow = cells_of(token_strip(table(), width=30))
     assert [cell["row"] for cell in narrow] == [
         f"rollout {row} line {line}" for row in (0, 1) for line in (0, 1)

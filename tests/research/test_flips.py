@@ -51,6 +51,17 @@ def test_contrast_and_prediction_by_hand():
     assert predicted.tolist() == pytest.approx([0.7, 0.5 + 0.2 * 3 / 4])
 
 
+def test_the_policy_in_hand_stands_beside_the_backbones(policy, task):
+    rollouts = sample_rollouts(policy, task, 4, 4, seed=0)
+    pushing = rollouts.group_ids[rollouts.advantages != 0].unique().tolist()
+    rows = charts.own_sign_now(policy, rollouts, measured=pushing[:1])
+    assert rows["prompts"].tolist() == sorted({1, len(pushing)})
+    assert set(rows["series"]) == {NOW}
+    assert rows["mean"].between(0, 1).all()
+    drawn = charts.backbones_chart(rows).to_dict()
+    assert NOW in drawn["description"]
+
+
 def test_units_of_one_language_model_decide_nothing():
     roles = {outcome.role for outcome in read_registration("dose_llm").outcomes.values()}
     assert roles == {"described"}

@@ -189,6 +189,22 @@ def _verdict_title(effects: pd.DataFrame, baseline: str) -> str:
     return f"Paired by seed, {setting} is {verdict} than {baseline}"
 
 
+def _curves_title(curves: pd.DataFrame) -> str:
+    """Under how many settings the mean reward is higher in the last quarter than in the first."""
+    quarter = curves["step"].max() / 4
+    first = curves[curves["step"] <= max(quarter, 1)].groupby("setting")["reward"].mean()
+    last = curves[curves["step"] > 3 * quarter].groupby("setting")["reward"].mean()
+    rising = int((last > first).sum())
+    settings = curves["setting"].nunique()
+    if settings == 1:
+        return "Sampled reward rises" if rising else "Sampled reward does not rise"
+    if rising == settings:
+        return (
+            f"Sampled reward rises under {'both' if settings == 2 else f'all {settings}'} settings"
+        )
+    return f"Sampled reward rises under {rising or 'none'} of {settings} settings"
+
+
 def reward_curves_chart(curves: pd.DataFrame) -> alt.LayerChart:
     """Reward by step: a thin line per seed, a thick one per setting; curves: of `run_tables`."""
     settings = list(dict.fromkeys(curves["setting"]))
@@ -211,7 +227,7 @@ def reward_curves_chart(curves: pd.DataFrame) -> alt.LayerChart:
             line.mark_line(size=2.6).encode(y=mean),
             line.mark_circle(size=24, opacity=1).encode(y=mean, tooltip=hints),
         ),
-        "Reward of the sampled rollouts, by setting",
+        _curves_title(curves),
         "thin: one seed; thick: their mean",
         (
             f"{len(settings)} settings: {'; '.join(settings)}."

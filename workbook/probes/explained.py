@@ -89,6 +89,11 @@ class Explanation:
     method: str
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """All that a push may come from, in the order of `parts`."""
+        return (*_SOURCES, _DECAY)
+
+    @property
     def predicted(self) -> float:
         """The change to first order, in nats."""
         return float(self.tokens["moved"].sum()) + self.decay
@@ -110,7 +115,7 @@ class Explanation:
         table["output_layer"] = grouped["output_layer"].sum(min_count=1)
         if self.decay:
             table.loc[_DECAY] = [0, self.decay, np.nan]
-        present = [source for source in (*_SOURCES, _DECAY) if source in table.index]
+        present = [source for source in self.sources if source in table.index]
         return table.reindex(present).rename_axis("source").reset_index()
 
     def movers(self, most: int = 10) -> pd.DataFrame:

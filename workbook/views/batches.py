@@ -263,15 +263,13 @@ def noise_share_chart(table: pd.DataFrame) -> alt.LayerChart:
     measured = table.dropna(subset="halves")
     # the largest step that the batch itself makes
     batch = int(table.attrs.get("batch", measured["prompts"].max() * 2))
-    half = _prompts_for_half(table)
     here = table.iloc[(table["prompts"] - batch).abs().argmin()]
     size = int(here["prompts"])
-    if here["low"] > 0 and half is not None:
-        title = f"A step on {size} prompts is {here['share']:.0%} signal"
-        title += f"; half takes about {half:,.0f} prompts"
+    interval = f"{here['low']:.0%} to {here['high']:.0%}"
+    if here["low"] > 0:
+        title = f"About {here['share']:.0%} of a step on {size} prompts is signal ({interval})"
     else:
-        title = f"{size} prompts can't tell what share of a step is signal:"
-        title += f" {here['low']:.0%} to {here['high']:.0%}"
+        title = f"{size} prompts can't tell what share of a step is signal: {interval}"
 
     x = alt.X("prompts:Q", title="prompts in a step")
     x = x.scale(type="log", base=2, nice=False, padding=12)
@@ -289,13 +287,3 @@ def noise_share_chart(table: pd.DataFrame) -> alt.LayerChart:
         for row in table.itertuples()
     )
     return titled(chart, title, note, words)
-
-
-def _prompts_for_half(table: pd.DataFrame) -> float | None:
-    """Prompts at which signal is half of a step; None without signal."""
-    row = table.iloc[0]
-    if not 0 < row["share"] < 1:
-        return None
-    # share = N q / (1 + N q)
-    ratio = row["share"] / (1 - row["share"]) / row["prompts"]
-    return 1 / ratio

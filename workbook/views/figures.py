@@ -90,9 +90,9 @@ def forest(
 
 def _row_step(several: bool, numbered: bool) -> int:
     """Pixels of a dot's row: less where several dots share one, more where numbers stand above."""
-    if not several:
-        return 26
-    return 22 if numbered else 18
+    if several:
+        return 22 if numbered else 18
+    return 32 if numbered else 26
 
 
 def series(

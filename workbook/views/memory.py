@@ -24,6 +24,8 @@ _PART_COLORS = {
 }
 # below the plot a legend has room, whatever the bars and their numbers take
 _LEGEND = {"orient": "bottom", "columns": 4}
+# share of the longest bar from which a part can be seen, and is in the legend
+_VISIBLE = 0.005
 _PHASES = {"generation": "sampling", "training": "training"}
 # {what a bar that follows a slider shows: the parts in it}, in the colour of the first one
 _GROUPS = {
@@ -69,7 +71,10 @@ def memory_bars(
     rows = table[["case", "part"]].assign(
         value=table["mib"] / per, rank=table["part"].map(list(colors).index)
     )
-    layers = [_bars(rows, "case", colors, f"forecast peak memory ({unit})", **_LEGEND)]
+    largest_parts = table.groupby("part")["mib"].max()
+    named = [part for part in colors if largest_parts[part] >= _VISIBLE * largest]
+    look = {**_LEGEND, "values": named}
+    layers = [_bars(rows, "case", colors, f"forecast peak memory ({unit})", **look)]
     notes = []
     lines = [
         (measured, [1, 0], "black line: measured"),
@@ -136,8 +141,8 @@ def memory_fit_chart(parts: pd.DataFrame, limits: pd.DataFrame) -> alt.LayerChar
     words = base.mark_text(align="left", dx=5).encode(x=alt.X("total:Q"), text="text:N", color=ink)
     return finish(
         alt.layer(_bars(parts, "row", colors, "forecast memory (GiB)", **_LEGEND), free, words),
-        "What it needs, and what is free",
-        "thick line: what is free; a bar beyond it, and its number in red, does not fit",
+        "A run fits where its bar ends before the thick line",
+        "thick line: what is free; the number of a bar that does not fit is red",
         # rows change, a description stays
         "bars by part, for each place while sampling and while training",
         height=alt.Step(32),

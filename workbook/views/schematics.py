@@ -372,9 +372,9 @@ def draw_qlora() -> alt.LayerChart:
 
 
 def draw_paired_runs() -> alt.LayerChart:
-    """Pairs of runs from one policy and seed; their differences are what counts."""
+    """Pairs of runs from one seed; their differences are what counts."""
     canvas = Canvas(height=340)
-    for x, head in [(60, "policy"), (260, "its two runs"), (580, "difference")]:
+    for x, head in [(60, "seed"), (260, "its two runs"), (580, "difference")]:
         canvas.text(x, 16, head, color=NEUTRAL)
     first, second, zero = SERIES[0], SERIES[1], 560
     canvas.line((zero, 40), (zero, 296), color=_GREY, width=2)
@@ -397,8 +397,7 @@ def draw_paired_runs() -> alt.LayerChart:
     canvas.text(170, 318, "setting 1", color=first, bold=True, align="left")
     canvas.text(290, 318, "setting 2", color=second, bold=True, align="left")
     return canvas.chart(
-        "Pair runs: policies differ more than settings",
-        "Four policies, each trained twice from the same seed with two settings. End values differ"
-        " widely between policies. The differences within pairs lie close together; their mean and"
-        " interval answer.",
+        "Pair runs by seed: seeds differ more than settings",
+        "Four seeds, each with one run under each of two settings. End values differ widely between"
+        " seeds. The differences within pairs lie close together; their mean and interval answer.",
     )

@@ -22,6 +22,7 @@ from workbook.views.style import (
     visible,
 )
 from workbook.views.token_look import (
+    COLUMN_UNITS,
     COLUMN_WORDS,
     MARK_MEANINGS,
     MAX_CHARACTERS,
@@ -161,7 +162,8 @@ def _layers(
     if "stopped" in cells:
         hints.append("stopped:N")
     # the padding holds half of the label at the ramp's end
-    legend = alt.Legend(title=column, orient="top", offset=4, padding=14)
+    unit = f" ({COLUMN_UNITS[column]})" if column in COLUMN_UNITS else ""
+    legend = alt.Legend(title=column + unit, orient="top", offset=4, padding=14)
     if scale is not None:
         color = alt.Color("value:Q", legend=legend).scale(scale.vega())
     else:
@@ -367,7 +369,8 @@ def _percent(share: float) -> str:
 def explained_chart(explanations) -> alt.FacetChart:
     """Who moved each of some tokens, a panel for each: nats by source.
 
-    A tick shows what goes through the output layer alone.
+    A tick shows what goes through the output layer alone.  explanations: a sequence of
+    `Explanation`.
     """
     tables = []
     for e in explanations:
@@ -375,8 +378,10 @@ def explained_chart(explanations) -> alt.FacetChart:
         title = f"{token}: {_signed(e.measured)}, explained {_percent(e.explained)}"
         tables.append(e.parts().assign(pinned=title))
     table = pd.concat(tables, ignore_index=True)
+    present = set(table["source"])
+    sources = [source for source in explanations[0].sources if source in present]
     x = alt.X("moved:Q", title="nats").axis(tickCount=4, format="~g")
-    y = alt.Y("source:N", sort=table["source"].unique().tolist(), title=None)
+    y = alt.Y("source:N", sort=sources, title=None)
     base = alt.Chart().encode(y=y.axis(labelLimit=180))
     # a title in two lines is no wider than its panel
     head = alt.Header(labelExpr="split(datum.label, ', ')")

@@ -10,7 +10,7 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.flips.charts": (
-        "compute_flips describe_flips backbones_chart movement_by_route routes_chart"
+        "compute_flips describe_flips backbones_chart own_sign_now movement_by_route routes_chart"
     ),
     "chapters.flips.explore": "check_undone live_flips undone_step",
     "chapters.grading": "yours_or_ours",

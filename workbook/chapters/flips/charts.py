@@ -4,12 +4,17 @@ Every interval is a t interval over units (policy and prompts), unless a chart s
 paper's place on the axis is our guess: it names batches of 16 to 96 in one figure.
 """
 
+from collections.abc import Sequence
+
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.probes.blocks import Blocks
+from workbook.policies.load import Policy
+from workbook.probes.blocks import Blocks, block_coupling
+from workbook.probes.dose import dose_curve
 from workbook.probes.flips import EPS, EPSILONS, SIGN_COLUMNS
+from workbook.rollouts.sample import Rollouts
 from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.views.charts import curve_chart
 from workbook.views.figures import bars
@@ -91,6 +96,19 @@ def routes_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 
 # --- backbones
+
+
+def own_sign_now(policy: Policy, rollouts: Rollouts, measured: Sequence[int]) -> pd.DataFrame:
+    """Rows of the policy in hand for `backbones_chart`: how often a moved token follows its own
+    rollout's sign, in steps on one prompt and on all of the rollouts' prompts.
+
+    measured: groups whose tokens are asked.
+    """
+    blocks = block_coupling(policy, rollouts, blocks="prompt", measured=measured)
+    curve = dose_curve(blocks, sorted({1, blocks.prompts})).query("tokens == 'moved'")
+    follows = curve["follows"]
+    asked = {"series": NOW, "quantity": "own sign", "units": 1}
+    return curve.assign(mean=follows, low=follows, high=follows, **asked)
 
 
 def backbones_chart(curve: pd.DataFrame, quantity: str = "own sign") -> alt.LayerChart:
