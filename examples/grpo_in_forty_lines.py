@@ -6,7 +6,8 @@
     python examples/grpo_in_forty_lines.py --all > values.csv       # eleven policies, ten minutes
 
 Chapter 04 shows the same forty lines. What is printed is the policy's exact value: the mean reward
-to expect of it, on 64 prompts that it is not trained on. What `--all` printed, values alone:
+to expect of it, on 64 prompts that it is not trained on. What `--all` printed, values alone, of
+eleven policies, the bundled one with three seeds:
 
     bundled, seed 0     .398 -> .973      family:seed=4     .402 -> .983
     bundled, seed 1     .393 -> .954      family:seed=6     .404 -> .933
@@ -15,6 +16,8 @@ to expect of it, on 64 prompts that it is not trained on. What `--all` printed, 
     family:seed=2       .378 -> .951      family:seed=9     .242 -> .341
     family:seed=3       .411 -> .961      family:seed=10    .392 -> .968
                                           family:seed=14    .416 -> .967
+
+family:seed=9 starts lowest and gains least in 40 steps.
 
 Rate, prompts and group size are those of data/configs/chain.yaml. Nothing was tuned on the ten; the
 number of steps was chosen on family:seed=15, which is none of them.
@@ -40,7 +43,8 @@ def sample_completions(model, prompts, end, length=48):
         output = model(token, past_key_values=cache, use_cache=True)
         token, cache = output.logits[:, -1].softmax(-1).multinomial(1), output.past_key_values
         completion = torch.cat([completion, token], 1)  # (B, T)
-    mask = (completion == end).cumsum(1).cumsum(1) < 2  # up to the first end token, with it
+    ends = (completion == end).cumsum(1)  # end tokens so far
+    mask = ends.cumsum(1) < 2  # up to the first end token, with it
     return completion.where(mask, end), mask
 
 
@@ -64,7 +68,7 @@ def grpo_loss(logps, old_logps, mask, advantages, epsilon=0.2):
 def grpo_step(model, optimizer, prompts, completion, mask, advantages, loss=grpo_loss):
     logps = token_logps(model, prompts, completion)
     optimizer.zero_grad()
-    loss(logps, logps.detach(), mask, advantages).backward()
+    loss(logps, logps.detach(), mask, advantages).backward()  # rollouts are fresh: ratios are 1
     optimizer.step()
 
 
