@@ -300,3 +300,15 @@ def test_a_units_runs_begin_alike(monkeypatch):
     runs = ends(table.assign(seed=0))
     assert runs["start"].nunique() == 1
     assert runs["value"].nunique() == 2
+
+
+def test_a_chart_of_runs_has_the_mean_of_each_generation_batch():
+    logged = pd.DataFrame({"step": range(1, 9), "reward": [0.0, 0.5, 0.0, 0.5, 1.0, 0.0, 1.0, 1.0]})
+    logged[explore.RESIDUAL] = 0.5
+    chart = explore.runs_chart({"shuffled": logged, "sign_partitioned": logged})
+    spec = chart.to_dict()
+    assert "sign-partitioned: reward 0.75, residual 0.50" in spec["description"]
+    (rows,) = spec["datasets"].values()
+    assert [row["reward"] for row in rows] == [0.25, 0.75] * 2
+    with pytest.raises(ValueError, match="reward"):
+        explore.runs_chart({"shuffled": logged.drop(columns="reward")})

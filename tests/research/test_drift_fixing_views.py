@@ -1,11 +1,12 @@
 """Chapter 09: weights of real objectives on one batch, and what its slider computes of it."""
 
+import pandas as pd
 import pytest
 import torch
 from refusals import refused
 from torch.testing import assert_close
 
-from workbook.chapters.drift import parts
+from workbook.chapters.drift import parts, reuse_chart
 from workbook.chapters.drift.parts import parts_at_reuse
 from workbook.probes.reuse import (
     EQUAL_WEIGHTS,
@@ -17,6 +18,7 @@ from workbook.probes.reuse import (
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
+from workbook.views.charts import PART_NAMES
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +114,16 @@ def test_parts_at_reuse_add_up_and_equal_weights_have_no_bias(policy, rollouts, 
     bias = table[table["part"] == "bias"].set_index(["panel", "category"])["share"]
     assert bias.xs(EQUAL_WEIGHTS, level="category").abs().max() < 0.02  # 1/T, of unequal lengths
     assert bias.abs().max() > 0.02
+
+
+def test_a_chart_of_reuse_adds_what_came_by_coupling():
+    shares = {"own_signal": 0.1, "coupled_signal": 0.5, "bias": -0.2, "own_noise": 0.3}
+    rows = [
+        ("result words", "GSPO", PART_NAMES[part], order, share)
+        for order, (part, share) in enumerate(shares.items())
+    ]
+    columns = ["panel", "category", "part", "order", "share"]
+    spec = reuse_chart(pd.DataFrame(rows, columns=columns)).to_dict()
+    (rows,) = (rows for rows in spec["datasets"].values() if "share" in rows[0])
+    drawn = {row["part"]: row["share"] for row in rows}
+    assert drawn == pytest.approx({"signal (credit)": 0.6, "bias": -0.2, "noise (chance)": 0.3})

@@ -430,6 +430,15 @@ def test_the_page_of_the_worlds_holds_the_ledgers_numbers(tmp_path):
         write_worlds(copy)
 
 
+def test_the_page_of_the_worlds_has_the_rule_without_rewards_where_the_ledger_has_no_row():
+    cells = {row[0]: row[-1] for row in worlds_table()[1:]}
+    ends = measured_table("worlds/map")
+    for world in ("plain", "low", "walk_wrong"):
+        rows = ends[ends["world"] == world].set_index(["rule", "batch"])["mean"]
+        gains = [rows[rule].loc[32] - rows[rule].loc[0] for rule in ("entropy", "plain")]
+        assert cells[world].startswith(f"*{gains[0] / gains[1]:.0%}* [")
+
+
 def test_a_map_of_some_worlds_has_their_panels_alone(folder):
     table = figures.values_over_tokens(scales=OPEN, folder=folder)
     world = outcomes.world_name(OPEN[0])

@@ -277,6 +277,7 @@ def signal_noise_chart(
     table: pd.DataFrame,
     title: str = "What moves a token: signal, noise, bias and coupling",
     named: Sequence[str] | None = None,
+    x_title: str = "share of the squared movement",
 ) -> alt.LayerChart | alt.FacetChart:
     """Stacked parts of what moves each class of tokens, a bar for each.
 
@@ -291,7 +292,7 @@ def signal_noise_chart(
     parts = list(PART_NAMES.values())
     class_order = list(_CLASS_ORDER) if set(classes) <= set(_CLASS_ORDER) else classes
     y = alt.Y("category:N", sort=class_order, title=None)
-    x = alt.X("share:Q", title="share of the squared movement", stack="zero")
+    x = alt.X("share:Q", title=x_title, stack="zero")
     x = x.axis(format=".0%", tickCount=6, labelOverlap=True)
     color = alt.Color("part:N", title=None, sort=parts).scale(domain=parts, range=PART_COLORS)
     color = color.legend(orient="bottom", columns=3, labelLimit=240, values=list(named or parts))

@@ -9,7 +9,7 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.batching.explore": (
-        "cut_parts cut_parts_chart endpoints_chart explore_batching live_walks"
+        "cut_parts cut_parts_chart endpoints_chart explore_batching live_walks runs_chart"
     ),
     "chapters.batching.toy": "NAMES check_order compute_cut explore_cut",
 }

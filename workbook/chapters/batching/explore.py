@@ -24,19 +24,22 @@ from workbook.views.live_study import LiveStudy
 from workbook.views.measured import measured_table
 from workbook.views.style import SERIES, describe_rows, require_columns, titled
 
-OTHERS = [name for strategy, name in NAMES.items() if strategy != "shuffled"]
-WALKS = ["SGD", "SGD, norm clipped", "SGD, momentum", "AdamW", "AdamW, no momentum"]
+# orders whose lines are drawn, from the top
+DRAWN = ("sign_partitioned", "reward_balanced", "query_preserved")
+WALKS = ["SGD", "SGD, norm clipped", "SGD, momentum", "AdamW"]
 FRACTION = "datum.value < 1 ? '1/' + format(1 / datum.value, '.0f') : '1'"
 OUTCOMES = ["value", "area", "jitter", "collapsed", "sign_cosine", "grad_norm", "moved", "tax"]
 # of the largest learning rate; up to which slopes are taken
 FACTORS, SMALL = (1 / 64, 1 / 16, 1 / 4, 1.0), 1 / 4
-APART = 1.9  # factor by which labels stand apart on the logarithmic axis
 PART_OF = {
     "signal": PART_NAMES["own_signal"],
     "bias": PART_NAMES["bias"],
     "noise": PART_NAMES["own_noise"],
 }
 WHOLE = "the whole batch at once"
+RESIDUAL = "cancellation/batch_residual"
+# of what a run logs: the titles of their panels
+RUN_PANELS = {"reward": "mean reward", RESIDUAL: "residual: share of pushes that stays"}
 
 
 # --- the study
@@ -44,9 +47,10 @@ WHOLE = "the whole batch at once"
 
 def explore_batching() -> Explorer:
     """Menus over the study's outcomes and matching: each order minus shuffled, over the prompts per
-    mini-batch.
+    mini-batch. Whole prompts in balance end where whole prompts do, and are left out.
     """
     table = measured_table("batching/orders")
+    table = table[table["order"].isin(DRAWN)]
     prompts = table["prompts"].iloc[0]
     matched = menu(True, [("matched", True), ("as it is", False)], "gradient norm")
     return browse(
@@ -57,12 +61,12 @@ def explore_batching() -> Explorer:
         "order",
         labels={"value": "outcome"},
         title="The larger the mini-batch, the less its order matters",
-        subtitle=("line: mean of paired runs; band: 95 % t interval over policies"),
+        subtitle="line: mean of paired runs; band: 95 % t interval over policies",
         x_title=f"prompts' worth of rollouts in a mini-batch (of {prompts} in a generation batch)",
-        y_title="difference from shuffled",
-        reference=[0.0],
+        y_title="minus the shuffled twin",
+        reference=[(0.0, "as shuffled")],
         form="+.3f",
-        names=OTHERS,
+        names=[NAMES[order] for order in DRAWN],
         colors=SERIES[1:],
     )
 
@@ -106,15 +110,49 @@ def cut_parts(
 def cut_parts_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Stacked shares of what the steps of each cut are made of; table of `cut_parts`."""
     subtitle = (
-        "of the update, all weights; right: cosine of the steps with the exact credit of all"
-        " prompts"
+        "of the steps' squared length, against the prompts in them; right: cosine with the exact"
+        " credit of all prompts"
     )
     words = describe_rows(table, "category", "part", value="share", form=".0%")
     return titled(
         signal_noise_chart(table, named=list(PART_OF.values())),
-        "Steps of a cut hold less signal than one step on the whole batch",
+        "Whole prompts know their own prompts better, and all prompts no better",
         subtitle,
         words,
+    )
+
+
+# --- two runs
+
+
+def runs_chart(runs: dict[str, pd.DataFrame], every: int = 4) -> alt.HConcatChart:
+    """Reward and cancellation residual of runs along training, a line for each.
+
+    runs: {name: metrics as a `Run` logs them}.  every: optimizer steps of a generation batch, over
+    which a point is the mean.
+    """
+    parts = []
+    for name, metrics in runs.items():
+        require_columns(metrics, ("step", *RUN_PANELS), "runs_chart")
+        batch = ((metrics["step"] - 1) // every + 1).rename("batch")
+        means = metrics.groupby(batch)[list(RUN_PANELS)].mean().reset_index()
+        parts.append(means.assign(run=NAMES.get(name, name)))
+    table = pd.concat(parts, ignore_index=True)
+    x = alt.X("batch:Q", title="generation batches").axis(tickMinStep=1, format="d")
+    look = {"spread": None, "dash": "run", "width": 287, "height": 200}
+    charts = []
+    for column, title in RUN_PANELS.items():
+        y = alt.Y(f"{column}:Q", title=None).scale(domain=[0, 1])
+        charts.append(series(table, x, y, "run", title=title, form=".2f", **look))
+    last = table[table["batch"] == table["batch"].max()]
+    return panels(
+        charts,
+        "Where opposite pushes do not meet, reward rises all the same",
+        "one pair of runs; a point is the mean over a generation batch",
+        "; ".join(
+            f"{row['run']}: reward {row['reward']:.2f}, residual {row[RESIDUAL]:.2f} in the end"
+            for _, row in last.iterrows()
+        ),
     )
 
 
@@ -122,52 +160,27 @@ def cut_parts_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 
 def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart:
-    """Distance between the ends of two ways through one batch against the learning rate; tables of
-    `measure_walks`.
+    """How far apart two ways through one batch end, as a share of the distance walked, against the
+    learning rate; tables of `measure_walks`.
     """
-    factors, charts = [1 / 64, 1 / 16, 1 / 4, 1], []
     x = alt.X("factor:Q", title="learning rate ÷ the largest")
-    x = x.scale(type="log", base=4, domain=[factors[0] / 1.3, 3]).axis(
-        values=factors, labelExpr=FRACTION
-    )
-    y = alt.Y("distance:Q", title="distance of the weights").scale(type="log")
-    y = y.axis(format=".0e", values=[10.0**k for k in range(-8, 2)])
-    color = alt.Color("optimizer:N", sort=WALKS).scale(domain=WALKS, range=SERIES)
-    look = {
-        "names": WALKS,
-        "spread": None,
-        "legend": {"columns": 3},
-        "dash": "optimizer",
-        "form": ".2e",
-        "width": 287,
-    }
-    for table, title in (
-        (same, "the same mini-batches, in reverse"),
-        (other, "other mini-batches"),
-    ):
-        require_columns(
-            table, ("optimizer", "factor", "distance", "slope", "label"), "endpoints_chart"
-        )
-        last = (
-            alt.Chart(table).transform_filter("isValid(datum.label)").mark_text(align="left", dx=8)
-        )
-        place = alt.Y("label:Q", title="distance of the weights").scale(type="log")
-        text = last.encode(x=x, y=place, color=color, text=alt.Text("slope:Q", format=".1f"))
-        charts.append(
-            series(table, x, y, "optimizer", over=[text], title=title, height=250, **look)
-        )
-    slopes = pd.concat([same.assign(change="same"), other.assign(change="other")])
-    slopes = slopes.dropna(subset="slope").drop_duplicates(["change", "optimizer"])
+    x = x.scale(type="log", base=4, nice=False, padding=12)
+    x = x.axis(values=list(FACTORS), labelExpr=FRACTION)
+    look = {"names": WALKS, "spread": None, "dash": "optimizer", "form": ".1%", "width": 287}
+    ways, charts = {"the same mini-batches, in reverse": same, "other mini-batches": other}, []
+    top = max(1.0, *(table["share"].max() for table in ways.values() if len(table)), 0.0)
+    for title, table in ways.items():
+        require_columns(table, ("optimizer", "factor", "share", "slope"), "endpoints_chart")
+        y = alt.Y("share:Q", title=None if charts else "apart, share of the distance walked")
+        y = y.scale(domain=[0, top]).axis(format="%", tickCount=5)
+        charts.append(series(table, x, y, "optimizer", title=title, height=230, **look))
+    ends = pd.concat([table.assign(way=title) for title, table in ways.items()])
+    ends = ends[ends["factor"].isin([FACTORS[0], FACTORS[-1]])]
     return panels(
         charts,
-        "The cut changes SGD to second order, momentum and Adam to first",
-        "distance of the weights after the steps of one batch; both axes logarithmic; the number is"
-        " a line's slope",
-        "; ".join(
-            f"{row.change} mini-batches, {row.optimizer}: slope {row.slope:.2f}"
-            for row in slopes.itertuples()
-        )
-        or "Distance against the learning rate, a line for each optimizer, in two panels.",
+        "As rates shrink, SGD forgets the cut; momentum and Adam do not",
+        "two ways through one batch, from the same weights: how far apart the weights end",
+        describe_rows(ends, "way", "optimizer", "factor", value="share", form=".1%"),
     )
 
 
@@ -189,9 +202,9 @@ def measure_walks(
     `first` and of `other`.
     clip: the norm at which one optimizer clips.  momentum: of SGD, and beta 1 of AdamW.  nats: root
     mean square movement by one step at the largest learning rate.  Columns: optimizer, factor (of
-    the largest rate), distance, of the way (distance over the first way's length), slope (log-log,
-    of factors up to SMALL), label (where its number stands).  In double precision; ValueError where
-    an order can't cut the batch into so many parts.
+    the largest rate), distance, share (distance over the first way's length), slope (of the
+    logarithms of distance and factor, up to SMALL).  In double precision; ValueError where an order
+    can't cut the batch into so many parts.
     """
     generator = torch.Generator().manual_seed(seed)
     args = (rollouts.group_ids, rollouts.advantages, minibatches, generator)
@@ -202,15 +215,13 @@ def measure_walks(
         "same": orders[first].reshape(minibatches, -1).flip(0).flatten(),
         "other": orders[other],
     }
-    adamw = partial(torch.optim.AdamW, betas=(momentum, 0.999))
     makes = [
         torch.optim.SGD,
         partial(clipped_sgd, limit=clip),
         partial(torch.optim.SGD, momentum=momentum),
-        adamw,
+        partial(torch.optim.AdamW, betas=(momentum, 0.999)),
     ]
-    makes.append(partial(torch.optim.AdamW, betas=(0.0, 0.999)))
-    rates_of = dict(zip(WALKS, ("sgd", "sgd", "sgd", "adamw", "adamw_no_momentum"), strict=True))
+    rates_of = dict(zip(WALKS, ("sgd", "sgd", "sgd", "adamw"), strict=True))
     largest = {
         name: matched_lr(policy, rollouts, name, nats) for name in dict.fromkeys(rates_of.values())
     }
@@ -234,24 +245,15 @@ def measure_walks(
 
 
 def _distances(rows: list[tuple]) -> pd.DataFrame:
-    """Rows with their lines' slopes and the places of their numbers; lines of one point have
-    neither.
-    """
-    table = pd.DataFrame(rows, columns=["optimizer", "factor", "distance", "of the way"])
+    """Rows with their lines' slopes; a line of one point has none."""
+    table = pd.DataFrame(rows, columns=["optimizer", "factor", "distance", "share"])
     small = table[(table["factor"] <= SMALL) & (table["distance"] > 0)]
     slopes = {
         name: float(np.polyfit(np.log(line["factor"]), np.log(line["distance"]), 1)[0])
         for name, line in small.groupby("optimizer")
         if len(line) > 1
     }
-    table = table.assign(slope=table["optimizer"].map(slopes).astype(float), label=np.nan)
-    place = 0.0
-    for row, distance in (
-        table.loc[table["factor"] == FACTORS[-1], "distance"].sort_values().items()
-    ):
-        place = max(distance, APART * place)
-        table.loc[row, "label"] = place
-    return table
+    return table.assign(slope=table["optimizer"].map(slopes).astype(float))
 
 
 def live_walks(policy, rollouts: Rollouts) -> LiveStudy:

@@ -103,7 +103,8 @@ def compute_cut(
 def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
     """Draw each mini-batch as a row of cells, by sign and prompt, and its residual as a bar."""
     colors = alt.Scale(domain=list(GLYPHS.values()), range=[POSITIVE, "#c9c9c9", NEGATIVE])
-    color = alt.Color("sign:N", title="advantage", scale=colors, legend=alt.Legend(orient="bottom"))
+    # a cell shows its sign, so no legend has to
+    color = alt.Color("sign:N", scale=colors, legend=None)
     base = alt.Chart(cells).encode(
         x=alt.X("place:O", axis=None), y=alt.Y("minibatch:O", title="mini-batch")
     )
@@ -141,7 +142,7 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
     return panels(
         [rollouts, residuals],
         "Where a cut splits a prompt, opposite pushes stay",
-        "left: a rollout's prompt by number, its sign by colour; right: what stays of a push that a"
+        "left: each rollout's prompt and its advantage's sign; right: what stays of a push that a"
         " prompt's rollouts share",
         "A row of cells for each mini-batch, marked by sign and prompt; bars: the mini-batch's"
         " residual.",

@@ -46,7 +46,7 @@ def shares_chart(
     look = {"shown": ["estimator"] if by != "estimator" else [], "names": names}
     return titled(
         bars(table, "category", share, by, vertical=True, number=".2f", form=".3f", **look),
-        "With failing rollouts, more of a step's movement is on results",
+        "At one learning rate, failing rollouts shift a step's movement towards results",
         "share of the sum of |change of log-probability|, mean over prompts; lines: 95 % intervals",
         describe_rows(table, "category", by, form=".2f"),
     )

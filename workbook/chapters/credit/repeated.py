@@ -63,9 +63,9 @@ def repeated_chart(table: pd.DataFrame) -> alt.LayerChart:
         log2=False,
         x_title="updates on the same batch",
         y_title="gap in exact value",
-        title="Eight updates on one batch do not widen the gap",
+        title="On this batch eight updates did not widen the gap",
         subtitle="boosted minus suppressed tokens of one policy, by what counts as moved",
-        reference=[0.0],
+        reference=[(0.0, "no gap")],
         spread=None,
     )
 

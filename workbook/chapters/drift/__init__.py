@@ -9,7 +9,7 @@ from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "chapters.drift.charts": (
-        "cosines_chart energy_chart group_sizes_chart objective_look weights_chart"
+        "cosines_chart energy_chart group_sizes_chart objective_look reuse_chart weights_chart"
     ),
     "chapters.drift.exercises": (
         "check_residual residual_of_groups residual_on_shared residual_or_ours"

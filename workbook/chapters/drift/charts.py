@@ -6,9 +6,9 @@ import altair as alt
 import pandas as pd
 
 from workbook.probes.energy import two_word_share
-from workbook.views.charts import curve_chart
+from workbook.views.charts import PART_NAMES, curve_chart, signal_noise_chart
 from workbook.views.figures import panels, series
-from workbook.views.style import NEUTRAL, SERIES
+from workbook.views.style import NEUTRAL, SERIES, describe_rows, titled
 
 CURVE_OUTCOMES = {  # column: title of its panel, and of the axis
     "value": ("exact held-out value", "reward"),
@@ -17,6 +17,8 @@ CURVE_OUTCOMES = {  # column: title of its panel, and of the axis
     "style_entropy": ("entropy of style words", "nats a word"),
 }
 NAMES = ["PPO", "PPO, symmetric", "GSPO", "min-replace", "min-replace, clamped", "orthogonal"]
+# parts of a movement that come by coupling as well
+_COUPLED = ("signal", "noise")
 # one colour in all charts
 _OBJECTIVES = dict(zip(NAMES, SERIES, strict=True)) | {"clip off": "#222222"}
 
@@ -42,6 +44,26 @@ def energy_chart(energy: pd.DataFrame) -> alt.LayerChart:
         scale={"domain": [0, 0.3]},
         clip=True,
         reference=[(bound, f"the most at a place with two words, G = 8: {bound:.3f}")],
+    )
+
+
+def reuse_chart(parts: pd.DataFrame) -> alt.FacetChart:
+    """Signal, noise and bias of objectives that use a batch again, of own and of other contexts
+    together; table of `parts_at_reuse`.
+    """
+    together = {PART_NAMES[f"coupled_{part}"]: PART_NAMES[f"own_{part}"] for part in _COUPLED}
+    keys = ["panel", "category", "part"]
+    table = parts.assign(part=parts["part"].replace(together))
+    table = table.groupby(keys, sort=False, as_index=False).agg({"share": "sum", "order": "min"})
+    named = [PART_NAMES[name] for name in ("own_signal", "bias", "own_noise")]
+    chart = signal_noise_chart(
+        table, named=named, x_title="squared movement (all of it with equal weights = 100 %)"
+    )
+    return titled(
+        chart,
+        "A clip takes signal from result words; style words move by noise",
+        "second pass over a batch; left of 0: against the rest of the movement",
+        describe_rows(table, *keys, value="share", form=".0%"),
     )
 
 
@@ -92,8 +114,8 @@ def weights_chart(curves: pd.DataFrame) -> alt.LayerChart:
         y_title="tax of style words (nats a word)",
         title="Equal weights did not hold style words still",
         subtitle=(
-            f"GSPO in groups of 2; line: mean of {tax['units'].max()} policies, band: 95 % t"
-            " interval"
+            f"GSPO in groups of 2; line: mean of {tax['units'].max()} policies, the collapsed one"
+            " among them; band: 95 % t interval"
         ),
         log2=False,
         names=[f"{name} weights" for name in names],
@@ -115,7 +137,7 @@ def cosines_chart(steps: pd.DataFrame) -> alt.LayerChart:
         names=names,
         x_title="rollouts per prompt G (128 rollouts a step)",
         y_title="cosine with the exact gradient",
-        title="Larger groups know their own prompts better, others only up to eight",
+        title="Larger groups follow their own prompts better; others are followed best at eight",
         subtitle="line: mean of ten policies, band: 95 % t interval",
         form=".2f",
     )

@@ -15,10 +15,10 @@ _RULE = "grpo"
 PARTS_TOKENS = 32  # measured of each class
 AT_REUSE = {  # level, clipping, epsilon, transform
     EQUAL_WEIGHTS: ("token", "none", 0.2, "none"),
-    "PPO: token ratios, clip 0.2": ("token", "asymmetric", 0.2, "none"),
     "sequence ratio, no clip": ("sequence", "none", 0.03, "none"),
-    "GSPO: sequence ratio, clip 0.03": ("sequence", "asymmetric", 0.03, "none"),
     "GSPO with min-replace": ("sequence", "asymmetric", 0.03, "min_replace"),
+    "GSPO: sequence ratio, clip 0.03": ("sequence", "asymmetric", 0.03, "none"),
+    "PPO: token ratios, clip 0.2": ("token", "asymmetric", 0.2, "none"),
 }
 _PANELS = {"result": "result words", "style": "style words"}
 

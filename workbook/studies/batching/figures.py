@@ -56,7 +56,7 @@ def _choices() -> pd.DataFrame:
     calm = min(tuning.columns, key=lambda rate: abs(rate - tuned_levels()[LEVEL]))
     halved = tuning[calm / 2] - tuning[calm]
     # three units: too few for an interval
-    rows.append(("half the rate instead of the study's", halved.mean(), nan, nan, len(halved)))
+    rows.append(("half of these runs' learning rate", halved.mean(), nan, nan, len(halved)))
     return pd.DataFrame(rows, columns=["change", *INTERVAL, "units"])
 
 
