@@ -55,6 +55,7 @@ def forest(
     zero: bool = False,
     threshold: float | None = None,
     color=None,
+    labels: bool = True,
     form: str = ".3g",
     shown=(),
     under=(),
@@ -66,9 +67,11 @@ def forest(
 ) -> alt.LayerChart:
     """Dots with intervals, a line per row of a table; with `by`, several dots in each row.
 
-    number_at: "above" the dot, or at the "end" of its interval.
+    labels: whether rows are named.  number_at: "above" the dot, or at the "end" of its interval.
     """
     y = _category(row, alt.Y, labelLimit=340)
+    if not labels:
+        y = y.axis(None)
     x = _value(value, alt.X)
     hints = tooltips(table, _name(y), by, *shown, *INTERVAL, form=form)
 
