@@ -228,6 +228,18 @@ def test_marks_without_a_table_keep_their_row():
     assert live.data[other] == [{}]
 
 
+def test_a_table_that_the_chart_does_not_draw_stays_in_the_kernel():
+    live = LiveChart(
+        lambda line, words: line_chart(line).properties(description=words["text"].iloc[0]),
+        line=compute_line(),
+        words=pd.DataFrame({"text": ["one"]}),
+    )
+    live.push(line=compute_line(2.0), words=pd.DataFrame({"text": ["two"]}))
+    assert set(live.data) == {"line"}, "the page refuses a data set that its spec does not name"
+    live.describe()
+    assert live.spec["description"] == "two"
+
+
 def committed_table():
     seeds = range(3)
     return pd.DataFrame(

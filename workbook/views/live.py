@@ -142,6 +142,17 @@ def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:
         return hide_from_screen_readers(to_json_values(chart(**tables).to_dict()))
 
 
+def drawn_names(spec) -> set[str]:
+    """Names of the data sets that a spec or a part of it draws."""
+    if isinstance(spec, list):
+        return set().union(*map(drawn_names, spec))
+    if not isinstance(spec, dict):
+        return set()
+    own = spec.get("data")
+    name = {own["name"]} if isinstance(own, dict) and "name" in own else set()
+    return name.union(*map(drawn_names, spec.values()))
+
+
 def close(widget: ipywidgets.Widget) -> None:
     """Close a widget with its children, layout and style: ipywidgets keeps what is open."""
     parts = [*getattr(widget, "children", ())]
@@ -170,7 +181,9 @@ class LiveChart(PageWidget):
         spec = spec_over(chart, tables) if tables else to_spec(chart)
         # a rule at a datum has a data set of its own, even beside named tables
         data = spec.pop("datasets", {})
-        data.update({name: rows(table) for name, table in tables.items()})
+        # a chart may draw a part of its tables; the page refuses rows that nothing draws
+        self._drawn = drawn_names(spec)
+        data.update(self._rows_of(tables))
         super().__init__(spec=apply_theme(spec), data=data)
         self._chart = chart
         self._tables = tables
@@ -181,8 +194,11 @@ class LiveChart(PageWidget):
         self._tables = self._tables | tables
         # data and version travel in one message
         with self.hold_sync():
-            self.data = self.data | {name: rows(table) for name, table in tables.items()}
+            self.data = self.data | self._rows_of(tables)
             self.version += 1
+
+    def _rows_of(self, tables: dict[str, pd.DataFrame]) -> dict[str, list[dict]]:
+        return {name: rows(table) for name, table in tables.items() if name in self._drawn}
 
     def describe(self) -> None:
         """Make the description that of what is drawn now."""
