@@ -132,7 +132,7 @@ def train(
             row |= read(learner, batch)
             rows.append(row | {"seconds": time.perf_counter() - started})
             since_last_row = []
-        if last:
+        if out_of_tokens:
             break
 
     table = pd.DataFrame(rows)
