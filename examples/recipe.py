@@ -7,8 +7,8 @@
 
 A line is printed for each step. What to look at in it:
 
-    reward      mean reward of the step's rollouts. One step is noise: compare means of twenty. Two
-                such means in a row without a rise are a reason to read answers, not yet to stop.
+    reward      mean reward of the step's rollouts. One step is mostly noise: compare means of
+                twenty. Two in a row without a rise are a reason to read answers, not yet to stop.
     no spread   share of groups whose rewards are all equal. They teach nothing. Above one half,
                 take prompts that are solved sometimes, or larger groups.
     entropy     nats per token. It falls as a policy learns. Where it is nearly gone and reward has
@@ -17,8 +17,8 @@ A line is printed for each step. What to look at in it:
                 --length. Where it climbs, the policy unlearns to end its answers: lower --lr.
 
 Judge by prompts that were not trained on: their mean reward is printed before and after, with its
-standard error. One run is one run; compare settings over several seeds, the same for both (12).
-How much of a step is noise at your batch size: `workbook.noise_share` (11).
+standard error. One run is one run; compare settings over several seeds, the same for both
+(chapter 12). Noise of a step at your batch size: `workbook.noise_share` (chapter 11).
 """
 
 import argparse
@@ -34,7 +34,7 @@ def recipe(options: argparse.Namespace) -> GRPOConfig:
     """The dozen settings, then what a machine and a run need."""
     return GRPOConfig(
         # --- the recipe
-        num_generations=8,  # 13: a group teaches if its rewards differ; raise it where few do
+        num_generations=8,  # 13: a group teaches if its rewards differ; take more where few do
         per_device_train_batch_size=options.rollouts,  # 11: more rollouts, less noise in a step
         steps_per_generation=options.accumulate,  # 08: one step a batch; its cut cannot matter
         num_iterations=1,  # 06: using a batch again was not seen to sharpen credit
@@ -46,7 +46,7 @@ def recipe(options: argparse.Namespace) -> GRPOConfig:
         top_p=1.0,  # 13: sampling with 0.9 and scoring without it biases the gradient
         learning_rate=options.lr,  # 12: tune it, with equal effort for all that you compare
         seed=options.seed,  # 12: pair what you compare by seed; six pairs at least
-        # 07: in CancellationTrainer, less of the baseline is worth a test: baseline_share=0.5, or 0
+        # 07: worth a test in the workbook's CancellationTrainer: baseline_share=0.5, or 0
         # --- the run
         output_dir=options.out,
         gradient_accumulation_steps=options.accumulate,
