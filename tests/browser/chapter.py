@@ -286,7 +286,8 @@ class Chapter:
             study.get_by_role("button", name="Stop").click()
         self.settle()  # the kernel has seen the click: what is said of an earlier run is gone
         expect(run).to_be_enabled(timeout=1000 * HUNG)
-        expect(study).to_contain_text(re.compile("Stopped|Done") if stop else "Done.")
+        said = re.compile("Stopped|Done") if stop else "Done."
+        expect(study).to_contain_text(said, timeout=1000 * HUNG)
         return study
 
     # --- eyes
