@@ -19,7 +19,7 @@ from refusals import refused
 from scipy import stats
 
 from workbook import __main__
-from workbook.book import cards, show_outcomes
+from workbook.book import cards
 from workbook.ledger import (
     CANNOT,
     OUTCOME_WORDS,
@@ -596,15 +596,13 @@ def test_bad_requests_are_one_sentence(capsys):
         Tables("huge")
 
 
-def test_a_chapter_shows_registered_rows(capsys, computed):
-    show_outcomes("H1", "H1 alone")
-    printed = capsys.readouterr().out
-    row = computed.query("scale == 'family'").set_index("key").loc["H1"]
-    assert f"{row['outcome']}: {row['words']} (H1, primary)" in printed
-    assert row["measured"] in " ".join(printed.split())
-    assert sentences()["dose", "H1 alone"] in " ".join(printed.split())
+def test_a_chapter_shows_a_row_under_its_sentence(computed):
+    printed = " ".join(repr(cards.show_claims({"H1 alone": "They are alike."})).split())
+    row = computed.query("scale == 'family'").set_index("key").loc["H1 alone"]
+    assert f"{row['outcome']}: They are alike. (H1 alone, {row['role']})" in printed
+    assert sentences()["dose", "H1 alone"] in printed
     with pytest.raises(ValueError, match="H1 alone"):
-        show_outcomes("H1 alnoe")
+        cards.show_claims({"H1 alnoe": "They are alike."})
 
 
 def test_every_row_is_a_line_with_its_bar():

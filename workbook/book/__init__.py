@@ -5,7 +5,7 @@ from workbook.places import lazy_names
 # module: what it offers
 _NAMES = {
     "book.back_matter": "grade_choice ten_questions",
-    "book.cards": "show_claims show_outcomes",
+    "book.cards": "show_claims",
     "book.chapters": "describe find_chapters run_chapters",
     "book.conclusions": "decisions findings",
     "book.evidence": "evidence_table",

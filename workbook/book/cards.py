@@ -65,17 +65,6 @@ def show_claims(sentences: Mapping[str, str], scale: str = "family") -> ClaimLin
     return ClaimLines([(text, row_of(key, scale)) for key, text in sentences.items()])
 
 
-def show_outcomes(*keys: str, scale: str = "family") -> None:
-    """Show registered rows: a primary one under its claim, others under what was measured."""
-    from IPython.display import display
-
-    lines = []
-    for key in dict.fromkeys(keys):
-        row = row_of(key, scale)
-        lines.append((row.words if row.role == "primary" else row.measured, row))
-    display(ClaimLines(lines))
-
-
 def interval_bar(row) -> str:
     """The interval as a picture with its number; the number alone without an interval.
 

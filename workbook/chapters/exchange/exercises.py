@@ -130,11 +130,11 @@ def weights_by_range(weights_of: Callable) -> pd.DataFrame:
     for half in _RANGES:
         weights = weights_of(batch.now - batch.old, batch.mask, advantages, 1 - half, 1 + half)
         a, b = (float(weight) for weight in weights[:, 0])
-        left = cancellation_residual(weights[:, 0], advantages, torch.zeros(2))
+        residual = cancellation_residual(weights[:, 0], advantages, torch.zeros(2))
         silent = a == b == 0
         rows[half] = {
             "start in A": a,
             "start in B": b,
-            "residual": float("nan") if silent else float(left),
+            "residual": float("nan") if silent else float(residual),
         }
     return pd.DataFrame(rows).T.rename_axis("clip range")

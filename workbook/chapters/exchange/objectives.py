@@ -209,10 +209,12 @@ def compute_objectives() -> pd.DataFrame:
     Columns advantage, weight, clip, normalizer, KL; shared token cancels ("yes", "never", or where
     it does not); unbiased ("yes", or "no" with the cosine of the expected step and the gradient).
     """
-    left = residual_by_situation().pivot(index="objective", columns="situation", values="residual")
+    residual = residual_by_situation().pivot(
+        index="objective", columns="situation", values="residual"
+    )
     rows = {}
     for name, objective in OBJECTIVES.items():
-        broken = [key for key in SITUATIONS if left.loc[name, key] > CANCELS]
+        broken = [key for key in SITUATIONS if residual.loc[name, key] > CANCELS]
         cosine = step_cosine(name)
         rows[name] = {
             "advantage": objective.advantage,

@@ -114,4 +114,4 @@ def trainer_steps(
 def largest_difference(one: torch.nn.Module, other: torch.nn.Module) -> float:
     """The largest difference between two models' weights."""
     pairs = zip(one.parameters(), other.parameters(), strict=True)
-    return max(float((left.detach() - right.detach()).abs().max()) for left, right in pairs)
+    return max(float((a.detach() - b.detach()).abs().max()) for a, b in pairs)
