@@ -77,7 +77,7 @@ def page_of(saved: dict) -> str:
     """A page that shows the saved heatmap, nothing pinned yet."""
     book = (ROOT / "workbook" / "book" / "static" / "book.js").read_text(encoding="utf-8")
     state = json.dumps(saved).replace("<", "\\u003c")
-    css = (heatmap.HERE / "heatmap.css").read_text(encoding="utf-8")
+    css = (heatmap.SCRIPTS / "heatmap.css").read_text(encoding="utf-8")
     return PAGE.format(css=css, state=state, module=heatmap.page_script(), book=book)
 
 
